@@ -7,10 +7,11 @@ from typing import Any
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, source_of, split_keys
+from flax_transformer.hub.call import ModelOutput, source_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 
 
 def audio_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

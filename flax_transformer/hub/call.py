@@ -19,6 +19,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 
 
 @jax.tree_util.register_dataclass
@@ -186,11 +187,6 @@ def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:
             )
         return jnp.full(ids.shape[:-1], ids.shape[-1] - 1)
     return jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1]), 0), axis=-1)
-
-
-def split_keys(key: PRNGKeyArray | None) -> tuple[PRNGKeyArray | None, PRNGKeyArray | None]:
-    """Split a key, if there is one."""
-    return (None, None) if key is None else tuple(jax.random.split(key))
 
 
 def causal_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:

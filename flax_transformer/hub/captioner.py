@@ -7,11 +7,12 @@ from typing import Any
 
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, split_keys, visible
+from flax_transformer.hub.call import ModelOutput, images_of, visible
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture
 from flax_transformer.models.head import Classifier
+from flax_transformer.ops.split_keys import split_keys
 
 DECODED = ("decoder_attentions", "cross_attentions")
 

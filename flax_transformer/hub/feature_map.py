@@ -9,10 +9,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import IMAGES, Inputs
 from flax_transformer.hub.registration import Architecture
+from flax_transformer.ops.split_keys import split_keys
 
 
 def channels_first(x: Array) -> Array:

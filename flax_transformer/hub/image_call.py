@@ -9,9 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
+from flax_transformer.ops.split_keys import split_keys
 
 MASKABLE = Signature(("pixel_values",), ("bool_masked_pos",))
 

@@ -9,11 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, encoder_hidden, images_of, split_keys, visible
+from flax_transformer.hub.call import ModelOutput, encoder_hidden, images_of, visible
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.models.multimodal.towers import Embedded, unit
+from flax_transformer.ops.split_keys import split_keys
 
 
 def last_stack(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:

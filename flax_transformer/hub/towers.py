@@ -10,11 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, images_of, split_keys
+from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, images_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.models.multimodal.towers import Embedded, unit
+from flax_transformer.ops.split_keys import split_keys
 
 Tower = Callable[..., ModelOutput]
 OLD_END = 2

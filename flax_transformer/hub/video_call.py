@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, split_keys
+from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import VIDEOS, Inputs, Signature
+from flax_transformer.ops.split_keys import split_keys
 
 MASKED_VIDEOS = Signature(("pixel_values", "bool_masked_pos"), frames=True)
 MASKABLE_VIDEOS = Signature(VIDEOS.needs, ("bool_masked_pos",), frames=True)

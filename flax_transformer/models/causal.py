@@ -31,6 +31,7 @@ from flax_transformer.nn.check import check_hidden, check_positions, check_width
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -186,7 +187,7 @@ class Causal(ReadsTokens, Module):
         """Return what the trunk is given."""
         prefix, prefix_lengths = before
         check_positions(positions, self.cfg)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         P = 0 if prefix is None else self._check_prefix(prefix)
         x = x if prefix is None else jnp.concatenate([prefix.astype(x.dtype), x], axis=-2)

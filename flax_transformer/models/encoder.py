@@ -7,7 +7,6 @@ memory, D width, V vocabulary.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -24,6 +23,7 @@ from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -85,7 +85,7 @@ class Encoder(ReadsTokens, Module):
     ) -> tuple[Array, dict[str, Any]]:
         """Return embedded tokens, and what else the trunk is given."""
         check_positions(positions, self.cfg)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         return x, {"mask": mask, "positions": positions, "key": keys[1]}
 

@@ -25,6 +25,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.routing import over_tokens
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -145,7 +146,7 @@ class Head(Module):
         """
         states, real = split_padded(hidden)
         check_hidden(states, self.cfg.embed, "hidden")
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         states = dropout(states, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else states
         pooled = self.pool(states if real is None else Padded(states, real), last)
         return self.output(dropout(pooled, self.cfg.dropout, keys[1])) if self.cfg.outputs else pooled
@@ -226,7 +227,7 @@ class Classifier(Module):
           mask: what of the source is padding.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         hidden = self.backbone(source, mask=mask, key=keys[0])
         states = with_padding(self.backbone, hidden, mask) if self._pools else hidden
         return self.head(states, key=keys[1]).astype(hidden.dtype)

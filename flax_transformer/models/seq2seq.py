@@ -33,6 +33,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, scaled
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -189,7 +190,7 @@ class Seq2Seq(OutputDense, Module):
         mask = source_mask(lengths)
         if not self.cfg.embeds_source:
             return source, {"mask": mask, "key": key}
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         if self.cfg.source_embedding is None:
             x = self.embedding(source, key=keys[0])
         else:
@@ -217,7 +218,7 @@ class Seq2Seq(OutputDense, Module):
 
     def _target(self, target: Array, lengths: Any, mask: Mask | None, key: Any) -> tuple[Array, dict[str, Any]]:
         """Return what the decoder is given beside the memory."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         memory_mask = self.encoder.memory_mask(source_mask(lengths))
         given = {"mask": Mask(causal=True) & mask, "memory_mask": memory_mask, "key": keys[1]}
         return self.embedding(target, key=keys[0]), given
@@ -238,7 +239,7 @@ class Seq2Seq(OutputDense, Module):
           lengths: of the source, or a mask.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         memory = self.encode(source, lengths, key=keys[0])
         return self.decode(target, memory, lengths, key=keys[1])
 
@@ -251,7 +252,7 @@ class Seq2Seq(OutputDense, Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T D"], dict[str, Any]]:
         """Compute `hidden_states`, and beside what `encoder` and `decoder` tell, as steps that halt do."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x, given = self._source(source, lengths, keys[0])
         memory, read = self.encoder.observe(x, **given) if self.cfg.embeds_source else (self.encoder(x, **given), {})
         x, given = self._target(target, lengths, None, keys[1])

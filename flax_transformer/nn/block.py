@@ -23,6 +23,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask
 from flax_transformer.ops.routing import real_positions
+from flax_transformer.ops.split_keys import split_keys
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Block(Module):
         x, given = self._enter(x, memory, arguments)
         real = partial(real_positions, given.get("mask"), x.shape[-2])
         count, aux = len(self.cfg.sublayers), {}
-        keys = [None] * count if key is None else jax.random.split(key, count)
+        keys = split_keys(key, count)
         for part, each in zip(self.cfg.sublayers, keys, strict=True):
             if _applies(part, given):
                 x = self._apply(part, x, given, real, aux, key=each, drop_path=drop_path)

@@ -23,6 +23,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import balance_loss, route, router_z_loss, widen
 from flax_transformer.ops.routing import over_tokens, seats_of, send, visitors
 from flax_transformer.ops.row_random import drawn
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
 
@@ -110,7 +111,7 @@ class Experts(Module):
         """
         check_hidden(x, self.cfg.embed)
         check_single(self.router.kernel, 2)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         logits = self.router(self._seen(x, keys[0]))
         chosen, weights = route(logits, self.cfg.active, normalized=self.cfg.normalized)
         real = None if real is None else jnp.broadcast_to(real, x.shape[:-1])

@@ -14,6 +14,7 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields, 
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import check_norm, make_norm
 from flax_transformer.ops import drop_path, dropout, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 
@@ -84,7 +85,7 @@ class Residual(Module):
         Raises:
           ValueError: shapes that do not fit.
         """
-        inner, outer = (None, None) if key is None else jax.random.split(key)
+        inner, outer = split_keys(key)
         y = sublayer(self.enter(x), *args, key=inner, **kwargs)
         return self.add(x, y, key=outer, drop_path=drop_path)
 

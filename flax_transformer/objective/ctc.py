@@ -16,6 +16,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss, Objective, present_rows
 from flax_transformer.ops import Mask, cross_entropy, widen
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -45,7 +46,7 @@ class CTCLoss(Objective):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the rows of a batch."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         inputs, labels = batch["inputs"], batch["labels"]
         model = own_tables(model)
         made = model.output(model.hidden_states(**inputs, key=keys[0]), key=keys[1])

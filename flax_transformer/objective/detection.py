@@ -15,6 +15,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.ops import widen
 from flax_transformer.ops.boxes import generalised_overlap, to_corners
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.mean import Mean, summed
 
 LARGE = 1e8
@@ -66,7 +67,7 @@ class DetectionLoss(Objective):
         Raises:
           ValueError: when an image has places for more objects than there are answers.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         found = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
         logits, boxes = (widen(part) if self.auxiliary else widen(part[:, -1:]) for part in (found.logits, found.boxes))
         rows = batch["weights"].astype(jnp.float32)

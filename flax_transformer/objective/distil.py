@@ -14,6 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, is_right
 from flax_transformer.ops import cross_entropy, soft_cross_entropy, widen
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -45,7 +46,7 @@ class DistilLoss(Objective):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the rows of a batch."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         hidden = model.hidden_states(**batch["inputs"], key=keys[0])
         if hasattr(model, "both"):
             by_label, by_teacher = model.both(hidden)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective, is_right
 from flax_transformer.ops import cross_entropy, soft_cross_entropy
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -34,7 +35,7 @@ class LabelLoss(Objective):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the labels of a batch."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         logits = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
         labels, weights = batch["labels"], batch["weights"]
         loss, hard = cross_entropy, labels

@@ -16,6 +16,7 @@ from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.ops import cross_entropy
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.mean import Mean
 
 
@@ -59,7 +60,7 @@ class MaskPredictLoss(TokenLoss):
           ValueError: rows of more tokens than the model knows lengths.
         """
         inputs, labels = batch["inputs"], batch["labels"]
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        keys = split_keys(key, 3)
         counts = jnp.maximum((batch["weights"] > 0).sum(axis=-1) - 1, 0)
         masked = draw_masks(counts, labels.shape[1], keys[0])
         memory = model.encode(inputs["source"], inputs.get("lengths"), key=keys[1])

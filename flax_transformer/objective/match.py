@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.contrast import ContrastiveLoss, present_pairs, same_pairs
 from flax_transformer.objective.objective import Batch, Loss, is_right
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.mean import Mean, summed
 
 
@@ -42,7 +43,7 @@ class MatchLoss(ContrastiveLoss):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum both losses over the pairs of a batch; `match_accuracy` is of all that is told."""
-        keys = (None,) * 4 if key is None else jax.random.split(key, 4)
+        keys = split_keys(key, 4)
         inputs = batch["inputs"]
         seen = model.hidden_states(**inputs, key=keys[0])
         scores = model.output(seen, limit=self.limit)

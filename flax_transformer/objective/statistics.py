@@ -9,6 +9,7 @@ import jax
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, KnownStates, ObjectiveWrapper
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import BATCH_STATISTICS, Carry, with_statistics
 
@@ -29,7 +30,7 @@ class BatchStatistics(ObjectiveWrapper):
         self, model: Any, batch: Batch, *, key: jax.Array | None = None, carried: dict[str, jax.Array]
     ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, jax.Array]]:
         """Sum the loss over a batch; give the new statistics beside."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         model = with_statistics(model, carried)
         hidden, new = model.observe(**batch["inputs"], key=keys[0])
         loss, metrics = self.of(KnownStates(model, hidden), batch, key=keys[1])

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.listing import listed
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import (
@@ -179,7 +180,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
     def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
         if set(batch) != set(objectives):
             raise ValueError(f"a batch must have one part a task ({listed(objectives)}), got {listed(batch)}")
-        keys = [None] * len(objectives) if key is None else jax.random.split(key, len(objectives))
+        keys = split_keys(key, len(objectives))
         terms, reported, count = (), {}, 0
         for (name, each), k in zip(objectives.items(), keys, strict=True):
             loss, metrics = each(model, batch[name], key=k)

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.feature_map import channels_first, map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
@@ -14,6 +14,7 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, TensorRow, conv, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.convnext import ConvNextConfig
+from flax_transformer.ops.split_keys import split_keys
 
 STAGES = 8
 """As many stages as a checkpoint may have."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, layers_of, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, layers_of
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import resnet
 from flax_transformer.hub.fields import Fields
@@ -18,6 +18,7 @@ from flax_transformer.hub.table import conv, linear, norm, parameter, under
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50
 from flax_transformer.models.vision.resnet import ResNetConfig
+from flax_transformer.ops.split_keys import split_keys
 
 NARROW, WIDE = [64, 128, 256, 512], [256, 512, 1024, 2048]
 TIMM = {

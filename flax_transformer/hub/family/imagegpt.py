@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, causal_hidden, causal_lm, causal_model, split_keys
+from flax_transformer.hub.call import ModelOutput, causal_hidden, causal_lm, causal_model
 from flax_transformer.hub.family import gpt2
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import COLOURS, Inputs
@@ -14,6 +14,7 @@ from flax_transformer.hub.table import embedding, linear
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.imagegpt import imagegpt_small
+from flax_transformer.ops.split_keys import split_keys
 
 CONFIG = replace(
     gpt2.CONFIG,

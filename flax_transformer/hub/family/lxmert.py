@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, split_keys
+from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.family.bert import attention, blocks
@@ -20,6 +20,7 @@ from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.lxmert import LxmertPretrainingConfig, answers_of, lxmert_encoder
 from flax_transformer.ops.mask_field import check_broadcast
+from flax_transformer.ops.split_keys import split_keys
 
 LOSSES = ("task_obj_predict", "task_qa", "visual_obj_loss", "visual_attr_loss", "visual_feat_loss")
 CONFIG = ConfigTable(

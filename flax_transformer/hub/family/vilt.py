@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, images_of, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import cct, vit
 from flax_transformer.hub.fields import Fields
@@ -25,6 +25,7 @@ from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
 from flax_transformer.nn import StemConfig
+from flax_transformer.ops.split_keys import split_keys
 
 ROWS = {
     "vocab_size": "vocab",

@@ -9,7 +9,6 @@ Axes: B batch, T steps, S numbers of a state, A numbers of an action, D width.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -25,6 +24,7 @@ from flax_transformer.nn.linear import Linear, axes_metadata, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import Mask, dropout, lookup, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.sharding import Axes
@@ -143,7 +143,7 @@ class DecisionTransformer(Module):
         Raises:
           ValueError: shapes that do not fit.
         """
-        cfg, keys = self.cfg, (None, None) if key is None else jax.random.split(key)
+        cfg, keys = self.cfg, split_keys(key)
         check_hidden(states, cfg.states, "states")
         check_hidden(actions, cfg.actions, "actions")
         check_hidden(returns, 1, "returns")

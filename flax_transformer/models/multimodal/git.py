@@ -25,6 +25,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 FLOAT32 = Precision()
@@ -122,7 +123,7 @@ class Prefixed(Module):
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         prefix = None if images is None else self.prefix(images, key=keys[0])
         return self.text.encode(tokens, mask=mask, positions=positions, prefix=prefix, key=keys[1])
 

@@ -8,7 +8,6 @@ Axes: B texts, T positions, H W height and width in pixels, C channels, S states
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
@@ -21,6 +20,7 @@ from flax_transformer.nn import Embedding, EmbeddingConfig, TransformerBlockConf
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -98,7 +98,7 @@ class Grounded(Module):
           mask: what of the tokens is hidden.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return self.text(source["tokens"], self.vision(source["images"], key=keys[0]), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:

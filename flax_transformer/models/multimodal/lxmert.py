@@ -7,7 +7,6 @@ Axes: B batch, T tokens, R regions, S = T + R, F width of a region's features, D
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -26,6 +25,7 @@ from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask, activation, dropout, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -81,7 +81,7 @@ class CrossBlock(Module):
           drop_path: how often a row does without a sublayer.
           key: for dropout; None means none.
         """
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        keys = split_keys(key, 3)
         x = checkpoint_name(x, "hidden_states")
         x = self.cross_residual(x, partial(self.cross, mask=mask), key=keys[0], drop_path=drop_path)
         first, second = x[..., : (T := text.dense.shape[-1]), :], x[..., T:, :]
@@ -172,7 +172,7 @@ class Lxmert(Encoder):
         """
         check_hidden(features, self.cfg.features, "features")
         check_hidden(boxes, self.cfg.box_values, "boxes")
-        keys = (None,) * 5 if key is None else jax.random.split(key, 5)
+        keys = split_keys(key, 5)
         sides = (tokens.shape, visible), (features.shape[:-1], seen)
         text, regions = (
             jnp.ones(shape, bool) if each is None else jnp.broadcast_to(each, shape) for shape, each in sides

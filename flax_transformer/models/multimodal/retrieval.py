@@ -8,7 +8,6 @@ E width of the common space.
 import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -20,6 +19,7 @@ from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -114,7 +114,7 @@ class Retrieval(Matcher):
           lengths: of the texts; what comes after is padding.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         states = None if images is None else self.encoder.vision(images, key=keys[1])
         return Seen(
             None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),

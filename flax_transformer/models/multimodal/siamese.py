@@ -6,7 +6,6 @@ Axes: B pairs, H W height and width in pixels, C channels, E width of the common
 
 from typing import Any
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -15,6 +14,7 @@ from flax_transformer.models.head import Classifier, ClassifierConfig
 from flax_transformer.models.multimodal.towers import Embedded, Matcher, MatcherConfig, unit
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -53,7 +53,7 @@ class Siamese(Matcher):
 
     def embed(self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
         """Embed images; `key` is for dropout."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return unit(self.tower.head(self.tower.hidden_states(images, key=keys[0]), key=keys[1]))
 
     def hidden_states(
@@ -64,6 +64,6 @@ class Siamese(Matcher):
         key: PRNGKeyArray | None = None,
     ) -> Embedded:
         """Embed what there is of both halves; `key` is for dropout."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         sides = zip((images, others), keys, strict=True)
         return Embedded(*(None if side is None else self.embed(side, key=each) for side, each in sides))

@@ -23,6 +23,7 @@ from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -135,7 +136,7 @@ class TwoTowers(Matcher):
             these.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         given = {} if lengths is None else {"lengths": lengths}
         hidden = self.text.hidden_states(tokens, **given, key=keys[0])
         return unit(self.text.head(hidden, None if lengths is None else lengths - 1, key=keys[1]))
@@ -144,7 +145,7 @@ class TwoTowers(Matcher):
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B E"]:
         """Embed images; `key` is for dropout."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return unit(self.vision.head(self.vision.hidden_states(images, key=keys[0]), key=keys[1]))
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
@@ -160,7 +161,7 @@ class TwoTowers(Matcher):
         key: PRNGKeyArray | None = None,
     ) -> Embedded:
         """Embed what there is of texts and images; arguments as `embed_text`'s and `embed_images`'s."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return Embedded(
             None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),
             None if images is None else self.embed_images(images, key=keys[1]),

@@ -7,7 +7,6 @@ Axes: B batch, T tokens, H W height and width in pixels, C channels, P patches, 
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -25,6 +24,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.grid_position import shrink_mask, stretch_places
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -106,7 +106,7 @@ class Vilt(Encoder):
         Raises:
           ValueError: images that are not as many as the texts, or more of one text than there are kinds for.
         """
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        keys = split_keys(key, 3)
         lead, kind = images.shape[:-3], 1
         if len(lead) == tokens.ndim:
             kind = 1 + jnp.arange(lead[-1])[:, None]

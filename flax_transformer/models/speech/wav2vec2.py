@@ -33,6 +33,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.activation import gelu
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -143,7 +144,7 @@ class Wav2Vec2(Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
         """Run the trunk; arguments as in a call."""
-        keys, cfg = (None,) * 3 if key is None else jax.random.split(key, 3), self.cfg
+        keys, cfg = split_keys(key, 3), self.cfg
         x = dropout(self.project(features), cfg.front_dropout, keys[0])
         if masked is not None:
             if not cfg.mask_token:

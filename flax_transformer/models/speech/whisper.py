@@ -32,6 +32,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -122,7 +123,7 @@ class WhisperEncoder(Module):
         Raises:
           ValueError: shapes that do not fit, or more frames than there are positions for.
         """
-        cfg, keys = self.cfg, (None, None) if key is None else jax.random.split(key)
+        cfg, keys = self.cfg, split_keys(key)
         x = widen(self.front(frames))
         if x.shape[-2] > cfg.max_source:
             raise ValueError(

@@ -8,7 +8,6 @@ Axes: B batch, T positions, N heads, D width, L layers; W blocks, M = W − 2 of
 from dataclasses import replace
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -35,6 +34,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
 from flax_transformer.ops.float32 import at_least_float32
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -206,7 +206,7 @@ class SpanHead(Module):
         self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T E"]:
         """Score; `last`, which other heads have a use for, changes nothing."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         y = self.feedforward(dropout(hidden, self.cfg.dropout, keys[0]))
         return self.output(self.residual.add(hidden, y, key=keys[1]))
 

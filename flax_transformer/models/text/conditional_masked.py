@@ -22,6 +22,7 @@ from flax_transformer.nn import PerLayer, Precision
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import axes_metadata
 from flax_transformer.ops import Mask, lookup, multiply_rows, widen
+from flax_transformer.ops.split_keys import split_keys
 
 SURELY_NOT = -1e9
 """Score of the length 0: finite, so that its gradient is a number."""
@@ -110,7 +111,7 @@ class ConditionalMasked(NonAutoregressive):
           target_lengths: positions from there on are padding.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embedding(target, key=keys[0])
         memory = memory if isinstance(memory, PerLayer) else memory[..., 1:, :]
         mask, memory_mask = (None if each is None else Mask(lengths=each) for each in (target_lengths, lengths))
@@ -133,7 +134,7 @@ class ConditionalMasked(NonAutoregressive):
           target_lengths: of the target.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         memory = self.encode(source, lengths, key=keys[0])
         return self.decode(target, memory, lengths, target_lengths=target_lengths, key=keys[1])
 

@@ -7,7 +7,6 @@ Axes: B batch, S source positions, D width, V vocabulary; k·S positions write.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -23,6 +22,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.linear import Linear
 from flax_transformer.ops import Mask, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -91,7 +91,7 @@ class CTCTranslator(NonAutoregressive):
           lengths: of the source; positions from there on are padding.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         memory = self.encode(source, lengths, key=keys[0])
         *batch, S, D = memory.shape
         x = widen(self.split(memory).reshape(*batch, S * self.cfg.spread, D))

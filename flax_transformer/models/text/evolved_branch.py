@@ -23,6 +23,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.ops.mask import check_mask
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 _xavier = nnx.initializers.xavier_uniform()
@@ -148,7 +149,7 @@ class EncoderBranches(Module):
         check_hidden(x, self.cfg.embed)
         check_single(self.up.kernel, 2)
         check_padding_alone(mask)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = _unpadded(x, mask)
         wide = dropout(jax.nn.relu(self.up(x)), self.cfg.branch_dropout, keys[0])
         narrow = dropout(jax.nn.relu(self.narrow(x)), self.cfg.branch_dropout, keys[1])
@@ -203,7 +204,7 @@ class DecoderBranches(Module):
 
     def _extend(self, x: Array, window: BranchCache, key: PRNGKeyArray | None) -> tuple[Array, BranchCache]:
         check_single(self.wide.project.kernel, 2)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         first = jnp.concatenate([window.first, x.astype(window.first.dtype)], axis=-2)
         wide = dropout(jax.nn.relu(self.wide(first)), self.cfg.branch_dropout, keys[0])
         narrow = dropout(self.narrow(first[..., 11 - 7 :, :]), self.cfg.branch_dropout, keys[1])

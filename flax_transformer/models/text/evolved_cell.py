@@ -33,6 +33,7 @@ from flax_transformer.nn.feedforward import FeedForwardConfig, NormedFeedForward
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -369,4 +370,4 @@ def _given(x: Array, cfg: EvolvedCellConfig, bias: Any, mask: Mask | None = None
 
 
 def _keys(key: PRNGKeyArray | None, count: int) -> Any:
-    return (None,) * count if key is None else jax.random.split(key, count)
+    return split_keys(key, count)

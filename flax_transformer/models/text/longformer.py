@@ -24,6 +24,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.sliding import sliding_attention
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -87,7 +88,7 @@ class GlobalAttention(Attention):
         cfg, (*lead, T, _) = self.cfg, x.shape
         if mask is None or mask.window is None:
             raise ValueError("attention in windows needs a mask with a window, such as Mask(window=256), got none")
-        visible, keys = keys_seen(mask, (*lead, T)), (None, None) if key is None else jax.random.split(key)
+        visible, keys = keys_seen(mask, (*lead, T)), split_keys(key)
         dropout = lambda key: Dropout(cfg.attention_dropout, key) if key is not None and cfg.attention_dropout else None  # noqa: E731
         q, k, v = self.query(x), self.key(x), self.value(x)
         if global_positions is None:

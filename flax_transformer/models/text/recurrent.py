@@ -27,6 +27,7 @@ from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import dropout
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 
 FLOAT32 = Precision()
@@ -159,7 +160,7 @@ class RecurrentSeq2Seq(Module):
           lengths: positions from there on are padding; all count by default.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return RecurrentMemory(*self.encoder(self.embedding(source, key=keys[0]), lengths, key=keys[1]))
 
     def decode(
@@ -176,7 +177,7 @@ class RecurrentSeq2Seq(Module):
           lengths: of the source.
           key: for dropout; None means none.
         """
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        keys = split_keys(key, 3)
         x = self.embedding(target, key=keys[0])
         cache = self.init_cache(memory, lengths, target.shape[1])
         if self.cfg.feeding or self._before:
@@ -206,7 +207,7 @@ class RecurrentSeq2Seq(Module):
           lengths: of the source.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return self.decode(target, self.encode(source, lengths, key=keys[0]), lengths, key=keys[1])
 
     def output(self, hidden: Float[Array, "*B T E"]) -> Output:

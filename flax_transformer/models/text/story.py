@@ -7,7 +7,6 @@ Axes: B batch, S sentences, W words of a sentence, D width.
 
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -22,6 +21,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -133,7 +133,7 @@ class StoryReader(Module):
 
     def _enter(self, sentences: Array, key: PRNGKeyArray | None) -> tuple[Array, PRNGKeyArray | None]:
         """Return each sentence as what the trunk reads, and the trunk's key."""
-        cfg, keys = self.cfg, (None, None) if key is None else jax.random.split(key)
+        cfg, keys = self.cfg, split_keys(key)
         if sentences.shape[-1] != cfg.words:
             raise ValueError(f"a sentence must have W={cfg.words} places for words, got shape {sentences.shape}")
         x = widen(self.embedding(sentences, key=keys[0]))

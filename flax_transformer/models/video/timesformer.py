@@ -8,7 +8,6 @@ each through all frames, D width.
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -27,6 +26,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.ops import dropout, resample, widen
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.ops.resample_video import nearest
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 
@@ -90,7 +90,7 @@ class TimeSformer(ReadsVideos, ViT):
           ValueError: shapes that do not fit.
         """
         check_videos(videos, self.cfg.patches.channels)
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = super().embed(videos, key=keys[0])
         if not self.cfg.time:
             return x
@@ -121,7 +121,7 @@ class TimeSformer(ReadsVideos, ViT):
         Raises:
           ValueError: as `embed`.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x, cfg = self.embed(videos, key=keys[0]), self.cfg
         frames, patches = videos.shape[-4], cfg.patches.grid_of(*videos.shape[-3:-1])
         given = {"grid": Grid(patches[0] * patches[1], frames)} if cfg.divided else {}

@@ -9,7 +9,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -24,6 +23,7 @@ from flax_transformer.nn import Precision, StageConfig, TransformerBlockConfig, 
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import sinusoidal, widen
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -60,7 +60,7 @@ class VideoMAEEncoder(ViViT):
           kept: their numbers; None: all, in their order.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embed(videos, key=keys[0])
         return self.trunk(x if visible is None else taken(x, visible), key=keys[1])
 
@@ -157,7 +157,7 @@ class VideoMAE(ReadsVideos, Module):
           noise: a number for each place of a frame, all different.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         times, positions = self.cfg.encoder.patches.grid[0], noise.shape[-1]
         visible, masked = tube_places(noise, times, max(1, positions - int(self.cfg.mask_ratio * positions)))
         return self.decode(self.encoder.encode(videos, visible, key=keys[0]), visible, masked, key=keys[1])

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -26,6 +25,7 @@ from flax_transformer.models.vision.vit import FLOAT32, SIZES, ViT, ViTConfig
 from flax_transformer.nn import Precision, transformer_block
 from flax_transformer.ops import Mask, sinusoidal, widen
 from flax_transformer.ops.resample_video import resample_video_positions
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -95,7 +95,7 @@ class ViViT(ReadsVideos, ViT):
         Raises:
           ValueError: as `embed`.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return self.trunk(self.embed(videos, key=keys[0]), mask=mask, key=keys[1])
 
     def hidden_states(

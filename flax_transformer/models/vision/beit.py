@@ -6,7 +6,6 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens a
 
 from dataclasses import replace
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -23,6 +22,7 @@ from flax_transformer.nn import (
     transformer_block,
 )
 from flax_transformer.ops import Mask
+from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -59,7 +59,7 @@ class Beit(ViT):
 
         Arguments and errors as `ViT`'s.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embed(images, masked=masked, key=keys[0])
         grid = Grid(*self.cfg.patches.grid_of(*images.shape[-3:-1]))
         given = {} if self.cfg.shared is None else {"bias": self.shared.resampled(grid)}

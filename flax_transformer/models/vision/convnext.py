@@ -6,7 +6,6 @@ Axes: B batch, H W height and width in pixels, C channels, I J height and width 
 from collections.abc import Callable
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
@@ -33,6 +32,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
 from flax_transformer.ops import Mask, activation
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 
 FLOAT32 = Precision()
@@ -132,7 +132,7 @@ class ConvNext(ReadsImages, Module):
         """
         cfg, depths = self.cfg, self.cfg.depths
         check_images(images, cfg.channels)
-        keys = [None] * len(depths) if key is None else jax.random.split(key, len(depths))
+        keys = split_keys(key, len(depths))
         rates = jnp.linspace(0, cfg.drop_path, sum(depths)) if cfg.drop_path and key is not None else None
         x = self.norm(self.patches(images))
         for i, depth in enumerate(depths):

@@ -28,6 +28,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.grid_position import shrink_mask, sinusoidal_visible_grid
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -158,7 +159,7 @@ class Detr(ReadsImages, Module):
         return self._states(features, images, mask, key), {"backbone": statistics}
 
     def _states(self, features: Array, images: Array, mask: Array | None, key: PRNGKeyArray | None) -> Array:
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         memory, *beside = self.encode(features, images.shape[-3:-1], mask, key=keys[0])
         return self.decode(memory, *beside, key=keys[1])
 
@@ -182,7 +183,7 @@ class Detr(ReadsImages, Module):
         seen = jnp.ones((rows, columns), bool) if mask is None else shrink_mask(mask != 0, rows, columns)
         position_embedding = sinusoidal_visible_grid(seen, cfg.embed)
         visible = None if mask is None else Mask(dense=seen.reshape(*lead, 1, 1, -1))
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.project(features).reshape(*lead, rows * columns, cfg.embed)
         x = constrain(dropout(x, cfg.dropout, keys[0]), "batch", "length", None)
         return (

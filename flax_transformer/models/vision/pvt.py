@@ -7,7 +7,6 @@ Axes: B batch, H W height and width in pixels, C channels, T positions on a grid
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -36,6 +35,7 @@ from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import bilinear, resample_positions
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 from flax_transformer.parallel import constrain
 
@@ -180,7 +180,7 @@ class PVT(ReadsImages, Module):
     ) -> list[tuple[Float[Array, "*B T D"], Grid]]:
         """Return what each stage makes of the one before, without a norm; the last begins with the class token."""
         cfg, found = self.cfg, []
-        keys = [None] * 2 * len(cfg.depths) if key is None else jax.random.split(key, 2 * len(cfg.depths))
+        keys = split_keys(key, 2 * len(cfg.depths))
         rates = jnp.linspace(0, cfg.drop_path, sum(cfg.depths)) if cfg.drop_path and key is not None else None
         for i, (embedding, stage) in enumerate(zip(self.embeddings, self.stages, strict=True)):
             if found:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -40,6 +39,7 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 from flax_transformer.parallel import constrain
 
@@ -198,7 +198,7 @@ class Swin(ReadsImages, Module):
     ) -> list[tuple[Float[Array, "*B T D"], Grid]]:
         """Return what each stage makes of the one before and merges, without a norm; the first is what goes in."""
         depths = self.cfg.depths
-        keys = [None] * (len(depths) + 1) if key is None else jax.random.split(key, len(depths) + 1)
+        keys = split_keys(key, len(depths) + 1)
         rates = jnp.linspace(0, self.cfg.drop_path, sum(depths)) if self.cfg.drop_path and key is not None else None
         found = [_marked(*self.embed(images, masked=masked, key=keys[-1]))]
         for i, stage in enumerate(self.stages):

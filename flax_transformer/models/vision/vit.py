@@ -25,6 +25,7 @@ from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -174,7 +175,7 @@ class ViT(ReadsImages, Module):
         Raises:
           ValueError: as `embed`.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return self.trunk(self.embed(images, masked=masked, key=keys[0]), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:

@@ -24,6 +24,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
 
@@ -71,7 +72,7 @@ class MAEEncoder(ViT):
           noise: a number for each patch, all different.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         x = self.embed(images, key=keys[0])
         if noise is None:
             restore_order = jnp.broadcast_to(jnp.arange(x.shape[-2] - 1), (*x.shape[:-2], x.shape[-2] - 1))
@@ -149,7 +150,7 @@ class MAE(ReadsImages, Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B P E"]:  # fmt: skip
         """Compute the decoder's hidden states from the inputs of a batch; arguments as `encode`'s."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_keys(key)
         return self.decode(self.encode(images, noise, key=keys[0]), key=keys[1])
 
     def _positions(self, P: int) -> Float[Array, "T D"]:
