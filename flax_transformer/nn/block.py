@@ -137,10 +137,13 @@ class Block(Module):
           memory: what cross-attention looks at, as hidden states or projected keys and values: see `Attention`.
           drop_path: how often a row does without a sublayer, in place of what the config says.
           key: for dropout; None means none.
-          arguments: what sublayers take, each of those that declare it (`Sublayer.takes`); None is as if left out. Of a
-            Transformer's block they are `mask`, what self-attention may see; `memory_mask`, what cross-attention may
-            see; `bias`, added to the products of self-attention, e.g. relative positions; `positions` of the T queries,
-            for rotary.
+          arguments: what sublayers take, each of those that declare it (`Sublayer.takes`); None is as if left out.
+            Those of a Transformer's block:
+
+            mask: what self-attention may see.
+            memory_mask: what cross-attention may see.
+            bias: added to the products of self-attention, e.g. relative positions.
+            positions: of the T queries, for rotary.
 
         Raises:
           ValueError: an argument that no sublayer takes; a memory that is given to a block without cross-attention, or

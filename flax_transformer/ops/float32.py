@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
     """Return the type to compute in, at least float32.
 
-    >>> wide("bfloat16"), wide("float32")
+    >>> at_least_float32("bfloat16"), at_least_float32("float32")
     (dtype('float32'), dtype('float32'))
     """
     dtype = jnp.dtype(dtype)  # not `promote_types`, which strict promotion forbids

@@ -43,7 +43,7 @@ def sinusoidal_visible_grid(seen: Bool[Array, "*B I J"], width: int) -> Float[Ar
     Raises:
       ValueError: for a width that four does not divide.
 
-    >>> sinusoidal_places(jnp.ones((2, 3), bool), 8).shape
+    >>> sinusoidal_visible_grid(jnp.ones((2, 3), bool), 8).shape
     (6, 8)
     """
     if width % 4:

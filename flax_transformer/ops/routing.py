@@ -54,7 +54,7 @@ def slots_of(T: Any, E: int, active: int, capacity: float) -> Any:
     Args:
         T: how many tokens, or several such numbers.
 
-    >>> places_of(16, 8, 2, 1.25), places_of(1, 8, 2, 1.25), places_of(16, 2, 1, 9.0)
+    >>> slots_of(16, 8, 2, 1.25), slots_of(1, 8, 2, 1.25), slots_of(16, 2, 1, 9.0)
     (5, 1, 16)
     """
     found = np.minimum(T, np.ceil(np.asarray(T) * active / E * capacity)).astype(int)

@@ -102,7 +102,7 @@ class ShownLabels(Evaluator):
 
 @frozen
 class ImageLabels(ShownLabels):
-    """Classify the test images or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
+    """Classify the test images or clips: `HeldImages`, `HeldVideos`, `HeldSkeletons`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the image as the model sees it."""

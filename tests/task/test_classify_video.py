@@ -145,7 +145,7 @@ def test_training_begins_with_a_checkpoint_at_another_size(tmp_path):
     ours, theirs = start.model.backbone.trunk, golden.model.backbone.trunk
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(ours), jax.tree.leaves(theirs))
     assert start.model.hidden_states(np.ones((1, 6, 16, 16, 1), np.float32)).shape == (1, 3 * 16, 8)
-    with pytest.raises(ValueError, match="golden/vit reads images, the data are clips"):
+    with pytest.raises(ValueError, match="golden/vit reads images, the data are videos"):
         load_start("tests/hub/golden/vit", spec, None, seed=0)
 
 

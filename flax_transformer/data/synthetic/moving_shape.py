@@ -75,7 +75,7 @@ class MovingShapes:
             columns = (round(left) - wide // 2 + np.arange(wide)) % self.size
             covered = draw_shape(shape, high, wide)[..., None]
             frame[np.ix_(rows, columns)] += np.where(covered, (colour - ground).astype(np.float32), np.float32(0))
-        return np.video(video, 0, 255, out=video).astype(np.uint8)
+        return np.clip(video, 0, 255, out=video).astype(np.uint8)
 
     def _path(self, action: str, rng: np.random.Generator) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, " I"]]:
         """Draw where the shape is in every frame, and how large; what is not part of the action stays."""

@@ -131,7 +131,7 @@ class VideoSplit(Sequence[Any]):
         """Name which clips and classes they are."""
         return digest(self.videos.fingerprint, self.labels.astype(np.int64))
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "LabelledClips":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "VideoSplit":
         """Pick some."""
         return VideoSplit(self.videos.take(indices), self.labels[indices])
 
