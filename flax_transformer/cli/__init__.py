@@ -1,4 +1,4 @@
-"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`, `cli.picture`, `cli.sound`.
+"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`, `cli.image`, `cli.audio`.
 
 Only those and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
 """

@@ -184,7 +184,7 @@ def observed(
     key: PRNGKeyArray | None = None,
     **arguments: Any,
 ) -> tuple[Array, dict[str, Array]]:
-    """Apply a sublayer; give what it tells beside, nothing where it has no `observe`.
+    """Apply a sublayer; return its auxiliary outputs beside, none where it has no `observe`.
 
     Args:
       real: gives which positions are no padding, for a sublayer that has.

@@ -206,9 +206,9 @@ def observe_stack(
     remat: str = "none",
     **kwargs: Any,
 ) -> tuple[Array, Any]:
-    """Run x through the `observe` of each block, and give what each of them tells beside, on a leading layer axis.
+    """Run x through the `observe` of each block; return the auxiliary outputs of each beside, on a leading layer axis.
 
-    A block's `observe` is called as the block is and gives `(y, told)`: `told` is any pytree of arrays, the same from
+    A block's `observe` is called as the block is and gives `(y, aux)`: `aux` is any pytree of arrays, the same from
     every block, such as the losses of a router. It is differentiated like the rest, and of several blocks that
     `unstack` took apart it is a tuple.
 

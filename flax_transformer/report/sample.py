@@ -1,6 +1,6 @@
 """What a run leaves for its page beside samples.jsonl: images, and which class was predicted for which.
 
-A sample of an image has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `sound`
+A sample of an image has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `audio`
 too; `wide` asks for a whole line of the page. One that was classified, also a text alone, has `target`, `hypothesis`,
 its `score`, and `scores`, the probabilities of the most probable classes by name; one in which objects were sought
 `size`, the width and height that boxes are within, `objects` with `label` and `box`, and `found` with their `score`
