@@ -23,8 +23,8 @@ class MaskedLoss(TokenLoss):
 
     The mean over masked tokens and the mean over rows are added, as BERT does (Devlin et al. 2019). The batch has
     `positions` [B, M] of the masked tokens, weight 0 where there is none; `next_sentence` [B], where the model has a
-    head for it, is 0 where one sentence follows the other. Each of the two has a count of its own: masked tokens, and rows
-    that are there (`present_rows`).
+    head for it, is 0 where one sentence follows the other. Each of the two has a count of its own: masked tokens, and
+    rows that are there (`present_rows`).
     """
 
     better: ClassVar[Mapping[str, str]] = {
