@@ -132,7 +132,7 @@ def test_the_command_tells_what_the_function_does(kind, finished, run):
     if kind == "digits":
         code, _, err = run("classify", folder, folder / "none.wav")
         assert (code, len(err.splitlines())) == (1, 1)
-        assert "reads sounds, and there is no file" in err
+        assert "reads recordings, and there is no file" in err
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_beams_find_what_the_export_finds_with_as_many(finished):
     folder, trained = finished
     opened = short("seq2seq", 4).examples.open(STRINGS, Context(folder=RunFolder(folder)))
     found = SimpleNamespace(opened=opened, model=trained)
-    texts = list(Transcripts(search=Search(beams=3)).heard(found))
+    texts = list(Transcripts(search=Search(beams=3)).hypotheses_of(found))
     sounds = [opened.held.items[number]["audio"] for number in range(5)]
     assert texts == [each.text for each in transcribe(hub.load(folder / "export"), sounds, num_beams=3)]
 
