@@ -59,10 +59,11 @@ def test_all_that_is_drawn_has_the_rows_in_front(folder):
 @pytest.mark.rotates
 @pytest.mark.parametrize(
     "folder",
-    [pytest.param(f, marks=() if f.name in COMPUTED else pytest.mark.slow) for f in GOLDEN],
+    [pytest.param(f, marks=() if f.name in COMPUTED else pytest.mark.slow) for f in GOLDEN if f.name != "resnet"],
     ids=lambda folder: folder.name,
 )
 def test_parts_draw_what_the_whole_draws(folder):
+    """But a ResNet, which draws nothing."""
     config = dropping(folder)
     model = module_of(config)(config, rngs=nnx.Rngs(0))
     inputs = inputs_of(config, folder)

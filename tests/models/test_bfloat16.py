@@ -38,7 +38,8 @@ def distances(config, rows, length):
         query = name.replace("key.bias", "query.bias")
         if size[name] < 1e-4 * size[query]:
             size[name] = size[query]
-    found = {name: np.linalg.norm(short[name] - gradients[name]) / size[name] for name in size}
+    gaps = {name: np.linalg.norm(short[name] - gradients[name]) for name in size}
+    found = {name: gap and (gap / size[name] if size[name] else np.inf) for name, gap in gaps.items()}  # 0: not used
     return {"loss": abs(loss - exact) / exact, **found}
 
 
@@ -51,7 +52,7 @@ def test_losses_and_all_gradients_are_near_those_of_float32(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "length"), [(8, 512), (128, 24)])
+@pytest.mark.parametrize(("rows", "length"), [(8, 504), (128, 24)])
 @pytest.mark.parametrize("name", families.PRESETS)
 def test_many_tokens_sum_up_like_few(name, rows, length):
     found = distances(families.family(name), rows, length)
