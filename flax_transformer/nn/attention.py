@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_beams, check_hidden, check_single
-from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates
+from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates, shared_fields
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask, attention, rotary
@@ -107,7 +107,7 @@ class AttentionConfig:
         Args:
           changes: values of other fields, or in place of these.
         """
-        return cls(**{**{field.name: getattr(other, field.name) for field in fields(AttentionConfig)}, **changes})
+        return cls(**{**shared_fields(AttentionConfig, other), **changes})
 
     def resolved(self) -> "AttentionConfig":
         """Spell out what None stands for, so that layers that are the same are equal."""

@@ -51,7 +51,7 @@ class Sublayer:
             )
 
     @property
-    def takes(self) -> Mapping[str, str]:
+    def arguments(self) -> Mapping[str, str]:
         """The arguments of a block that the layer is given, and what the layer calls them."""
         if self.layer is None:
             return {}
@@ -137,7 +137,7 @@ class Block(Module):
           memory: what cross-attention looks at, as hidden states or projected keys and values: see `Attention`.
           drop_path: how often a row does without a sublayer, in place of what the config says.
           key: for dropout; None means none.
-          arguments: what sublayers take, each of those that declare it (`Sublayer.takes`); None is as if left out.
+          arguments: what sublayers take, each of those that declare it (`Sublayer.layer`); None is as if left out.
             Those of a Transformer's block:
 
             mask: what self-attention may see.
@@ -164,9 +164,8 @@ class Block(Module):
         """Apply the block as in a call; return beside what its sublayers observe, added up by name: see `Experts`."""
         x, given = self._enter(x, memory, arguments)
         real = partial(real_positions, given.get("mask"), x.shape[-2])
-        count, aux = len(self.cfg.sublayers), {}
-        keys = split_keys(key, count)
-        for part, each in zip(self.cfg.sublayers, keys, strict=True):
+        parts, aux = self.cfg.sublayers, {}
+        for part, each in zip(parts, split_keys(key, len(parts)), strict=True):
             if _applies(part, given):
                 x = self._apply(part, x, given, real, aux, key=each, drop_path=drop_path)
         return x, aux
@@ -207,13 +206,14 @@ class Block(Module):
     def _enter(self, x: Array, memory: Any, arguments: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
         """Return what the first sublayer is given, and the arguments that there are, the memory among them."""
         check_hidden(x, self.cfg.embed)
-        attending = [part.layer for part in self._parts() if part.of_memory]
+        parts = self._parts()
+        attending = [part.layer for part in parts if part.of_memory]
         if not attending and memory is not None:
             raise ValueError("a block without cross-attention takes no memory, got one")
         if memory is None and not all(layer.optional for layer in attending):
             raise ValueError("a block with cross-attention needs a memory, got none")
         given = {name: value for name, value in arguments.items() if value is not None}
-        taken = {name for part in self._parts() for name in part.takes}
+        taken = {name for part in parts for name in part.arguments}
         if unknown := given.keys() - taken:
             rule = ", ".join(sorted(taken)) or "none"
             raise ValueError(f"no sublayer of the block takes {listed(sorted(unknown))}; they take {rule}")
@@ -259,7 +259,7 @@ def _applies(part: Sublayer, given: Mapping[str, Any]) -> bool:
 
 def _arguments(part: Sublayer, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a sublayer is given, by the names that it has for it."""
-    return {theirs: given[ours] for ours, theirs in part.takes.items() if ours in given}
+    return {theirs: given[ours] for ours, theirs in part.arguments.items() if ours in given}
 
 
 def _next_real(mask: Mask | None, length: int, index: Any, T: int) -> Array | None:

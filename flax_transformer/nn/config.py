@@ -120,6 +120,15 @@ def with_fields(config: Any, **changes: Any) -> Any:
     return _changed(config, changes)
 
 
+def shared_fields(kind: type, config: Any) -> dict[str, Any]:
+    """Return the fields that configs of a kind have, as another config has them.
+
+    >>> shared_fields(Precision, Precision(compute="bfloat16"))
+    {'compute': 'bfloat16', 'params': 'float32', 'wide_residual': False}
+    """
+    return {field.name: getattr(config, field.name) for field in fields(kind)}
+
+
 def configs_in(config: Any) -> Iterator[Any]:
     """Go through a config and the configs in it, in the order of their fields; nothing where it is none."""
     if isinstance(config, tuple):

@@ -6,7 +6,7 @@ expert.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
-from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.config import check_at_least, shared_fields
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
@@ -59,7 +59,7 @@ class ExpertsConfig(FeedForwardConfig):
     @property
     def expert(self) -> FeedForwardConfig:
         """What each of the experts is."""
-        return FeedForwardConfig(**{field.name: getattr(self, field.name) for field in fields(FeedForwardConfig)})
+        return FeedForwardConfig(**shared_fields(FeedForwardConfig, self))
 
     def build(self, rngs: nnx.Rngs) -> "Experts":
         """Make the layer."""
@@ -204,6 +204,5 @@ def with_experts(config: Any, experts: int, **options: Any) -> Any:
       options: other fields of `ExpertsConfig`: `active`, `capacity`, …
     """
     one = config.block.feedforward
-    same = {field.name: getattr(one, field.name) for field in fields(FeedForwardConfig)}
-    many = ExpertsConfig(**same, experts=experts, **options)
+    many = ExpertsConfig(**shared_fields(FeedForwardConfig, one), experts=experts, **options)
     return replace(config, block=replace(config.block, feedforward=many))

@@ -154,15 +154,15 @@ class Product:
     compiler gathers kernels of three axes once more, in another layout.
     """
 
-    layer: str | Axes = ("embed", None)
+    axes: Axes | str = ("embed", None)
     """The kernel's logical axes, or whose kernel it is by the last part of its path, which the sharding table knows."""
 
     def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
         if not mesh_axes("embed"):
             return flat_dot_general(x, kernel, *args, **kwargs)
-        named = isinstance(self.layer, str)
-        axes = logical_axes(f"{self.layer}.kernel", kernel.ndim) if named else self.layer
+        named = isinstance(self.axes, str)
+        axes = logical_axes(f"{self.axes}.kernel", kernel.ndim) if named else self.axes
         return _multiply(_Times(axes, args, (*kwargs.items(),)), x, kernel)
 
 
