@@ -97,14 +97,11 @@ def load(
     folder = find_folder(path_or_id, revision)
     refuse_foreign(folder)
     if is_orbax(folder):
-        if lenient is not None:
-            raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
-        return load_orbax(folder, dtype=dtype, mesh=mesh)
-    lenient = Lenient() if lenient is None else lenient
+        return load_orbax(_as_it_is(folder, lenient), dtype=dtype, mesh=mesh)
+    lenient = lenient or Lenient()
     stated = Fields.of(read_json(folder / CONFIG))
     fields = stated.relabelled(lenient.config)
-    if lenient.architecture is not None:
-        fields = read_as(fields, lenient.architecture)
+    fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
     fields.only(quantization_config=None)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
@@ -125,8 +122,15 @@ def load(
     if differences:
         raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
     model = load_model(model, entries, tensors, mesh, fresh)
-    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_processor(folder))
+    generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
+    return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
+
+
+def _as_it_is(folder: Path, lenient: Lenient | None) -> Path:
+    """Return a folder that takes no exceptions, and refuse them."""
+    if lenient is not None:
+        raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
+    return folder
 
 
 def _check_depth(entries: list[Entry], stored: Mapping[str, StoredTensor], folder: Path) -> None:
