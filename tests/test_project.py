@@ -1,5 +1,6 @@
 """What `import flax_transformer as ft` gives, and what a stranger finds out about it."""
 
+import ast
 import os
 import re
 import subprocess
@@ -19,6 +20,24 @@ ROOT = Path(__file__).parent.parent
 def test_completion_lists_every_room_that_there_is():
     folders = {path.parent.name for path in (ROOT / "flax_transformer").glob("*/__init__.py")}
     assert set(dir(ft)) == {"__version__", *folders - {"cli"}}
+
+
+def test_a_forward_reference_names_what_is_there():
+    """Linters leave strings alone, as jaxtyping's are no names."""
+    missing = []
+    for file in sorted((ROOT / "flax_transformer").rglob("*.py")):
+        nodes = [*ast.walk(ast.parse(file.read_text()))]
+        known = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        known |= {
+            alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        known |= {node.id for node in nodes if isinstance(node, ast.Name)}
+        hints = (getattr(node, name, None) for node in nodes for name in ("annotation", "returns"))
+        parts = (part for hint in hints if hint is not None for part in ast.walk(hint))
+        strings = (part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+        classes = [each for each in strings if re.fullmatch(r"[A-Z][A-Za-z0-9]{2,}", each)]
+        missing += [f"{file.relative_to(ROOT)}: {each}" for each in classes if each not in known]
+    assert not missing
 
 
 @pytest.mark.rotates

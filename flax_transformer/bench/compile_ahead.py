@@ -138,18 +138,18 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
     if "failed" in answer:
         raise CompilerError(answer["failed"])
     if not answer["earlier"]:
-        answer["answers"]["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
+        answer["measured"]["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
     return _kept(answer)
 
 
 def _kept(answer: Mapping[str, Any]) -> Compiled:
     """Keep what the compiler has told just now: at once or not at all, as others may look."""
-    answers = answer["answers"]
+    measured = answer["measured"]
     if answer["file"] and not answer["earlier"]:
         Path(answer["file"]).parent.mkdir(parents=True, exist_ok=True)
-        write_file(answer["file"], json.dumps(answers))
-    answers = {**answers, "collectives": tuple(answers.get("collectives", ()))}
-    return Compiled(**answer["known"], **answers, earlier=answer["earlier"])
+        write_file(answer["file"], json.dumps(measured))
+    measured = {**measured, "collectives": tuple(measured.get("collectives", ()))}
+    return Compiled(**answer["known"], **measured, earlier=answer["earlier"])
 
 
 def _read(file: Path | None) -> dict[str, Any] | None:
@@ -251,9 +251,9 @@ def _lower_program(
 
 
 def _known(facts: Facts, *sent: dict[str, int]) -> dict[str, Any]:
-    answers = {name: getattr(facts, name) for name in ("parameters", "shape", "dtype", "items", "unit")}
+    known = {name: getattr(facts, name) for name in ("parameters", "shape", "dtype", "items", "unit")}
     (flops,), (minimum, usual) = facts.flops.values(), sent or ({}, {})
-    return {**answers, "flops": flops.model, "again": flops.again, "minimum": minimum, "usual": usual}
+    return {**known, "flops": flops.model, "again": flops.again, "minimum": minimum, "usual": usual}
 
 
 def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:
@@ -287,11 +287,11 @@ def _answer(
     devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in order]}
     file = kept and kept / _name(lowered.as_text(), devices)
     program = program_file(Path(programs), lowered, order) if programs else None
-    answers = None if fresh or (program and not program.exists()) else _read(file)
+    earlier = None if fresh or (program and not program.exists()) else _read(file)
     answer = {
         "file": file and str(file),
-        "earlier": answers is not None,
-        "answers": answers or _tell(lowered, topology, program),
+        "earlier": earlier is not None,
+        "measured": earlier or _tell(lowered, topology, program),
     }
     return {**answer, "known": {**known, "program": str(program) if program and program.exists() else ""}}
 

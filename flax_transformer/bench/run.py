@@ -50,7 +50,7 @@ def attention_said() -> Iterator[list[str]]:
     """Collect what attention says of its choices within a `with` block, each once."""
     said: list[str] = []
     level, handler = attention_log.level, logging.Handler()
-    handler.emit = lambda facts: None if facts.getMessage() in said else said.append(facts.getMessage())
+    handler.emit = lambda record: None if record.getMessage() in said else said.append(record.getMessage())
     attention_log.addHandler(handler)
     attention_log.setLevel(logging.INFO)
     try:

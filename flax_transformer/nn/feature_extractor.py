@@ -77,7 +77,7 @@ class FeatureExtractorConfig:
         """Return the zeros at either end before a convolution."""
         return window // 2 if self.padded else 0
 
-    def build(self, rngs: nnx.Rngs) -> "Front":
+    def build(self, rngs: nnx.Rngs) -> "FeatureExtractor":
         """Make the layers."""
         return FeatureExtractor(self, rngs=rngs)
 

@@ -302,13 +302,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         return x
     axes, table, names = axes[-x.ndim :], axis_to_mesh(), jax.sharding.get_abstract_mesh().axis_names
 
-    def marked(axis: str | None, place: Place, size: int) -> bool:
+    def is_cut(axis: str | None, place: Place, size: int) -> bool:
         known = axis is None or any(part in names for part in table.get(axis, ()))
         return known and size % math.prod(sizes[part] for part in several(place)) == 0
 
     spec = [PartitionSpec.UNCONSTRAINED] * x.ndim
     for i, (axis, place, size) in enumerate(zip(axes, to_spec(axes, sizes), x.shape, strict=False)):
-        spec[i] = place if marked(axis, place, size) else spec[i]
+        spec[i] = place if is_cut(axis, place, size) else spec[i]
     if all(place is PartitionSpec.UNCONSTRAINED for place in spec):
         return x
     if not isinstance(x, jax.core.Tracer) and not isinstance(x.sharding, NamedSharding):

@@ -68,7 +68,7 @@ class CaptionedImages(LabelledImages):
         begun = self._begin(data, context)
         padded = context.init != "" and context.inputs.padded
         tell = partial(CaptionTokens.marked, tokenizer=begun.tokenizer, length=self.length, padded=padded)
-        once = begun.captions(tell, context.seed)
+        once = begun.streams(tell, context.seed)
         test = begun.found.splits["test"]
         texts = list(dict.fromkeys(chain(*test.captions, begun.found.classes)))
         return begun.opened(
@@ -104,8 +104,8 @@ class ImageCaptions(CaptionedImages):
         """Open the images, learn or load the tokenizer; arguments as `CaptionedImages`."""
         begun = self._begin(data, context, context.seq2seq())
         tokenizer, test = begun.tokenizer, begun.found.splits["test"]
-        make = Dictated.of if context.init else Dictated.marked
-        once = begun.captions(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
+        make = CaptionTargets.of if context.init else CaptionTargets.marked
+        once = begun.streams(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
         return begun.opened(
             once,
             uses=("respond",),
@@ -149,15 +149,15 @@ class _Begun(NamedTuple):
     rows: int
     """Of a batch of evaluation."""
 
-    def captions(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
+    def streams(self, attach: Callable[[Any], "CaptionTokens"], seed: int) -> dict[str, Any]:
         """Return the stream to train on, and by the name of another split what gives its batches."""
         settled, found = self.settled, self.found
-        captions = {split: tell(each.captions) for split, each in found.splits.items()}
+        attached = {split: attach(each.captions) for split, each in found.splits.items()}
         train = numbered(found.splits["train"].images)
-        stream = settled._stream(train, self.shape, self.normalise, seed, captions["train"], classes=len(found.classes))
+        stream = settled._stream(train, self.shape, self.normalise, seed, attached["train"], classes=len(found.classes))
 
         def once(split: str, held: tuple[Any, ...]) -> Iterable[Arrays]:
-            change = partial(_both, captions[split], self.normalise)
+            change = partial(_both, attached[split], self.normalise)
             return each_image_once(*held, rows=self.rows, collate=ImageRows(), normalise=change)
 
         held = {split: settled._held(numbered(found.splits[split].images), self.fixed) for split in HELD}
@@ -192,7 +192,7 @@ class CaptionTokens:
     @classmethod
     def marked(
         cls, captions: Sequence[Sequence[str]], tokenizer: HubTokenizer, length: int, *, padded: bool = False
-    ) -> "Told":
+    ) -> "CaptionTokens":
         """Encode captions with the tokenizer's marks, cut to a length; `padded` to it where padding is any token."""
         flat = [text for each in captions for text in each]
         inputs = tokenizer(
@@ -203,7 +203,7 @@ class CaptionTokens:
         return cls._parted(rows, captions, Rows(length=length, pad=0 if tokenizer.pad is None else tokenizer.pad))
 
     @classmethod
-    def _parted(cls, rows: Sequence[Any], captions: Sequence[Sequence[str]], collate: Rows) -> "Told":
+    def _parted(cls, rows: Sequence[Any], captions: Sequence[Sequence[str]], collate: Rows) -> "CaptionTokens":
         """Return each image its own."""
         ends = np.cumsum([len(each) for each in captions])
         return cls([rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)], collate)
@@ -228,11 +228,11 @@ class CaptionTokens:
 
 
 @dataclass(frozen=True, eq=False)
-class Dictated(CaptionTokens):
+class CaptionTargets(CaptionTokens):
     """Lay out images as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
 
     @classmethod
-    def of(cls, captions: Sequence[Sequence[str]], tokenizer: Seq2SeqTokenizer, length: int) -> "Dictated":
+    def of(cls, captions: Sequence[Sequence[str]], tokenizer: Seq2SeqTokenizer, length: int) -> "CaptionTargets":
         """Encode captions as a checkpoint's decoder writes them, cut to a length with their marks."""
         texts = tokenizer.target.encode([text for each in captions for text in each])
         rows = [np.array([tokenizer.bos, *ids[: length - 2], tokenizer.eos], np.int32) for ids in texts]
@@ -240,9 +240,9 @@ class Dictated(CaptionTokens):
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
         """Return `source`, `target` [B, T-1], and as labels the token after each, where there is one."""
-        captions = self.drawn(batch, draw)
-        tokens = captions["tokens"]
-        there = np.arange(1, tokens.shape[1]) < captions["lengths"][:, None]
+        drawn = self.drawn(batch, draw)
+        tokens = drawn["tokens"]
+        there = np.arange(1, tokens.shape[1]) < drawn["lengths"][:, None]
         inputs = {"source": batch["inputs"]["images"], "target": tokens[:, :-1]}
         return {"inputs": inputs, "labels": tokens[:, 1:], "weights": there * batch["weights"][:, None]}
 

@@ -97,10 +97,10 @@ class Answerable:
             for row, i in enumerate(kept.tolist()):
                 right[split][row, known[i]] = True
         made = cls(classes, asked, right, others)
-        print(f"questions: {made.with_question()}; {len(classes):,} answers", flush=True)
+        print(f"questions: {made.counts()}; {len(classes):,} answers", flush=True)
         return made
 
-    def with_question(self) -> str:
+    def counts(self) -> str:
         """Say how many questions there are, and how many are beyond the answers."""
         left = {"train": "left out", "validation": "left out", "test": "wrong whatever is said"}
         beyond = {split: f" and {count:,} of other answers, {left[split]}" for split, count in self.others.items()}
@@ -278,8 +278,8 @@ def held_images(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tu
     return (asked, *fixed) if kept is None else (replace(asked, images=kept.images),)
 
 
-def _both(with_question: Question, normalise: Any, batch: Arrays) -> Arrays:
-    return normalise(with_question(batch))
+def _both(attach: Question, normalise: Any, batch: Arrays) -> Arrays:
+    return normalise(attach(batch))
 
 
 def _seen(asked: VisualQuestions, fixed: Sequence[Any], index: int) -> Any:

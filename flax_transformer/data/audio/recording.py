@@ -44,7 +44,7 @@ class AudioSource(Protocol):
         """Return the samples of a sound and their rate without decoding it."""
         ...
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Sounds":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "AudioSource":
         """Pick some."""
         ...
 

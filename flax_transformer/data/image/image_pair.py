@@ -38,7 +38,7 @@ class PairedImages(Sequence[Any]):
         """Name which images they are."""
         return digest(self.images.fingerprint, self.others.fingerprint)
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Twins":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "PairedImages":
         """Pick some pairs."""
         return PairedImages(self.images.take(indices), self.others.take(indices))
 

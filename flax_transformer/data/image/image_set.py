@@ -96,7 +96,7 @@ class InMemoryImages:
         """Return the width and height, which all share."""
         return self.pixels.shape[2], self.pixels.shape[1]
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Held":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "InMemoryImages":
         """Pick some."""
         return InMemoryImages(self.pixels[indices], self.origin)
 
@@ -120,7 +120,7 @@ class ImageSplit(Sequence[Any]):
         """Name which images and classes they are."""
         return digest(self.images.fingerprint, self.labels.astype(np.int64))
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Pictures":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "ImageSplit":
         """Pick some."""
         return ImageSplit(self.images.take(indices), self.labels[indices])
 

@@ -157,10 +157,10 @@ class VisualQuestions(Sequence[Any]):
     @cached_property
     def fingerprint(self) -> str:
         """Name which images, questions and answers they are."""
-        answer_texts = json.dumps([list(self.questions), list(self.answers)])
-        return digest(self.images.fingerprint, self.of.astype(np.int64), answer_texts)
+        texts = json.dumps([list(self.questions), list(self.answers)])
+        return digest(self.images.fingerprint, self.of.astype(np.int64), texts)
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Asked":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "VisualQuestions":
         """Pick some images, with all questions about them."""
         place = {int(old): new for new, old in enumerate(indices)}
         kept = np.array([number for number, old in enumerate(self.of.tolist()) if old in place], np.int64)
@@ -169,7 +169,7 @@ class VisualQuestions(Sequence[Any]):
             chosen, images=self.images.take(indices), of=np.array([place[old] for old in chosen.of.tolist()], np.int64)
         )
 
-    def only(self, numbers: Int[np.ndarray, "_"]) -> "Asked":
+    def only(self, numbers: Int[np.ndarray, "_"]) -> "VisualQuestions":
         """Pick some questions, of all images."""
         questions, answers = ([each[number] for number in numbers] for each in (self.questions, self.answers))
         return VisualQuestions(self.images, self.of[numbers], questions, answers)

@@ -45,7 +45,7 @@ class TfdsImages:
         """Return the width and height of an image, from its header."""
         return image_size(self._content(index), name=self.name(index))
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Records":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "TfdsImages":
         """Pick some."""
         return TfdsImages(self.source, self.feature, self.origin, self.identity, self.indices[indices], self.channels)
 

@@ -225,7 +225,7 @@ class RenderedScenes:
         """Return the width and height, which all share."""
         return self.scenes.size, self.scenes.size
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Drawn":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedScenes":
         """Pick some."""
         return RenderedScenes(self.scenes, self.numbers[indices])
 

@@ -46,7 +46,7 @@ class Videos(Protocol):
         """Return the frames, the height and the width of a clip."""
         ...
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Clips":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Videos":
         """Pick some."""
         ...
 

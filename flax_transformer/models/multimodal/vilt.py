@@ -118,11 +118,11 @@ class Vilt(Encoder):
                 )
         text = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         text = jnp.broadcast_to(text + self.kind[...][0], (*lead, *text.shape[-2:]))
-        image, image_mask = self.embed(images, seen, key=keys[1])
+        image, here = self.embed(images, seen, key=keys[1])
         image = image + jnp.take(self.kind[...], kind, axis=0)
         mask = None
         if visible is not None or seen is not None:
-            sides = (jnp.ones(tokens.shape, bool) if visible is None else visible), image_mask
+            sides = (jnp.ones(tokens.shape, bool) if visible is None else visible), here
             sides = [jnp.broadcast_to(each, (*lead, each.shape[-1])) for each in sides]
             mask = Mask(dense=jnp.concatenate(sides, axis=-1)[..., None, None, :])
         x = jnp.concatenate([text, image], axis=-2).astype(self.cfg.patches.precision.residual)
@@ -136,12 +136,12 @@ class Vilt(Encoder):
         grid = cfg.patches.grid_of(*images.shape[-3:-1])
         x, table = widen(self.patches(images)), widen(self.positions[...])
         here = jnp.ones(grid, bool) if seen is None else shrink_mask(seen, *grid)
-        image_mask = table[1:]
+        positions = table[1:]
         if seen is not None or grid != cfg.patches.grid:
-            image_mask = stretch_places(table[1:].reshape(*cfg.patches.grid, -1), here)
-            image_mask = image_mask.reshape(*here.shape[:-2], -1, table.shape[-1])
+            positions = stretch_places(table[1:].reshape(*cfg.patches.grid, -1), here)
+            positions = positions.reshape(*here.shape[:-2], -1, table.shape[-1])
         first = jnp.broadcast_to(self.class_token[...] + table[:1], (*x.shape[:-2], 1, x.shape[-1]))
-        x = jnp.concatenate([first, x + image_mask], axis=-2)
+        x = jnp.concatenate([first, x + positions], axis=-2)
         here = here.reshape(*here.shape[:-2], -1)
         return dropout(x, cfg.dropout, key), jnp.pad(here, [(0, 0)] * (here.ndim - 1) + [(1, 0)], constant_values=True)
 
