@@ -41,6 +41,18 @@ def test_a_forward_reference_names_what_is_there():
 
 
 @pytest.mark.rotates
+def test_every_annotation_can_be_checked_at_run_time():
+    """As the shape checks of the newest Python do (`make test SHAPES=1`)."""
+    code = """if True:
+        import pkgutil, jaxtyping
+        with jaxtyping.install_import_hook("flax_transformer", "beartype.beartype"):
+            import flax_transformer
+            for module in pkgutil.walk_packages(flax_transformer.__path__, "flax_transformer."):
+                module.name.endswith("__main__") or __import__(module.name)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_a_room_needs_no_import_of_its_own():
     rooms = "(getattr(ft, room).__name__ for room in ft.__all__)"
     code = f"import flax_transformer as ft; print(ft.hub.load.__name__, *{rooms})"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 
 PROJECTIONS = "query", "key", "value"
+
+Kind = TypeVar("Kind", bound="AttentionConfig")
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
@@ -101,7 +103,7 @@ class AttentionConfig:
         return bool(self.bias) if self.out_bias is None else self.out_bias
 
     @classmethod
-    def like(cls, other: "AttentionConfig", **changes: Any) -> Self:
+    def like(cls: type[Kind], other: "AttentionConfig", **changes: Any) -> Kind:
         """Make a config of this kind with the fields that `other` shares with every kind of attention.
 
         Args:

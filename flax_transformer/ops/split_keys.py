@@ -1,12 +1,12 @@
 """One random key for each of several uses."""
 
-from collections.abc import Sequence
-
 import jax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray, UInt32
 
 
-def split_keys(key: PRNGKeyArray | None, count: int = 2) -> Sequence[PRNGKeyArray | None]:
+def split_keys(
+    key: PRNGKeyArray | None, count: int = 2
+) -> Key[Array, "count"] | UInt32[Array, "count words"] | tuple[None, ...]:
     """Split a key as `jax.random.split` does; return as many None where there is no key, as nothing is random then.
 
     >>> split_keys(None, 3)
