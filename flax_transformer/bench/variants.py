@@ -18,7 +18,7 @@ from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import time_calls
 from flax_transformer.listing import listed
 from flax_transformer.ops import Mask, attention
-from flax_transformer.ops.variants import VARIANTS
+from flax_transformer.ops.attention import VARIANTS, Call
 from flax_transformer.text_table import align
 
 EXACT = ("xla", "blockwise")
@@ -123,7 +123,7 @@ def _function(name: str) -> Callable[..., Array]:
 
 
 def _refuses(name: str, qkv: list[Array], mask: Mask | None) -> str | None:
-    return VARIANTS[name].refuses(*qkv, mask) if name in VARIANTS else None
+    return VARIANTS[name].refuses(Call(*qkv, mask)) if name in VARIANTS else None
 
 
 def _measure(name: str, qkv: list[Array], mask: Mask | None, limits: Limits, before: dict | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flax_transformer.nn.attention import Attention, AttentionConfig
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.conv import ConvConfig
 from flax_transformer.ops import Dropout, Mask
-from flax_transformer.ops.nystrom import NystromAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
 
 
 @frozen

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import Attention, AttentionConfig
 from flax_transformer.ops import Dropout, Mask, attention, widen
-from flax_transformer.ops.xla import attention_logits, masked_softmax, mix_weights
+from flax_transformer.ops.attention.xla import attention_logits, masked_softmax, mix_weights
 
 
 @frozen

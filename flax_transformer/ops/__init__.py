@@ -1,24 +1,27 @@
 """Pure functions on arrays: attention, masks, positions, dropout, activations, losses, attention variants."""
 
 from flax_transformer.ops.activation import activation
-from flax_transformer.ops.attention import attention, explain_attention
+from flax_transformer.ops.attention import BACKENDS, VARIANTS, AttentionFunction, Call, attention, explain_attention
+from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
+from flax_transformer.ops.attention.equal_heads import equal_heads
+from flax_transformer.ops.attention.fixed_sparse import FixedAttention
+from flax_transformer.ops.attention.linear import LinearAttention, LinearState, linear_step
+from flax_transformer.ops.attention.local import LocalAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
+from flax_transformer.ops.attention.performer import PerformerAttention
+from flax_transformer.ops.attention.strided_sparse import StridedAttention
+from flax_transformer.ops.attention.uniform_on_empty import attention_uniform_on_empty
+from flax_transformer.ops.attention.xla import attention_weights
 from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.embedding_table import lookup, multiply_rows, spread, take_rows
-from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
-from flax_transformer.ops.equal_heads import equal_heads
-from flax_transformer.ops.fixed_sparse import FixedAttention
 from flax_transformer.ops.float32 import scaled, widen
 from flax_transformer.ops.grid_position import sinusoidal_grid
-from flax_transformer.ops.linear import LinearAttention, LinearState, linear_step
-from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
-from flax_transformer.ops.nystrom import NystromAttention
-from flax_transformer.ops.performer import PerformerAttention
 from flax_transformer.ops.position import (
     LinearScaling,
     Llama3Scaling,
@@ -34,12 +37,12 @@ from flax_transformer.ops.position import (
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
 from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
-from flax_transformer.ops.strided_sparse import StridedAttention
-from flax_transformer.ops.uniform_on_empty import attention_uniform_on_empty
-from flax_transformer.ops.variants import explain_variants
-from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
+    "BACKENDS",
+    "VARIANTS",
+    "AttentionFunction",
+    "Call",
     "Dropout",
     "EntmaxAttention",
     "FixedAttention",
@@ -71,7 +74,6 @@ __all__ = [
     "entmax",
     "equal_heads",
     "explain_attention",
-    "explain_variants",
     "keep_mask",
     "layer_norm",
     "linear_step",

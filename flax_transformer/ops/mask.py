@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from flax_transformer.ops.mask_field import check_kind, check_shape, spelled, window_sides
+from flax_transformer.ops.mask_field import check_kind, check_shape, spelled, window_sides, within
 
 _LEAVES = ("lengths", "segments", "dense", "offset", "also")
 
@@ -166,12 +166,7 @@ class Mask:
         """Return what all fields but `also` allow; None when they hide nothing."""
         keys, parts = jnp.arange(S), []
         if self.causal or self.window is not None:
-            ahead = keys - self.query_positions(T, S)
-            if self.causal:
-                parts.append(ahead <= 0)
-            if self.window is not None:
-                left, right = self.window
-                parts.append((ahead >= -left) & (ahead <= right))
+            parts.append(within(keys - self.query_positions(T, S), self.causal, self.window))
         if self.lengths is not None:
             parts.append(keys < self.lengths[..., None, None, None])
         if self.segments is not None:

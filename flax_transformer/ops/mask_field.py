@@ -36,6 +36,14 @@ def window_sides(window: Any) -> tuple[int, int] | None:
     return int(sides[0]), int(sides[1])
 
 
+def within(ahead: Any, causal: bool, window: tuple[int, int] | None) -> Any:
+    """Say which keys a causal mask or a window shows, by how many positions they are ahead of a query."""
+    left, right = (None, None) if window is None else window
+    right = 0 if causal else right
+    shown = True if left is None else ahead >= -left
+    return shown if right is None else shown & (ahead <= right)
+
+
 def check_kind(name: str, value: Any, kind: type) -> None:
     """Raise ValueError unless a field is None or of such numbers."""
     if value is not None and not jnp.issubdtype(getattr(value, "dtype", float), kind):

@@ -14,7 +14,7 @@ from flax_transformer.bench.variants import (
 )
 from flax_transformer.bench.variants_figure import save_figure
 from flax_transformer.ops import Mask, attention
-from flax_transformer.ops.linear import LinearAttention
+from flax_transformer.ops.attention.linear import LinearAttention
 
 SIZE = HeadCounts(heads=2, width=8)
 

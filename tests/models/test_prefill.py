@@ -6,12 +6,13 @@ from flax import nnx
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 from flax_transformer.ops import attention, explain_attention
+from flax_transformer.ops.attention import cudnn
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 def test_prefill_asks_of_attention_what_a_fused_kernel_serves(monkeypatch, window):
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
     asked = []
 
     def attend(q, k, v, mask=None, bias=None, **options):

@@ -27,6 +27,7 @@ from flax_transformer.nn import (
 from flax_transformer.nn.linear import Linear, LinearGeneral
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import Mask, attention, causal_relative_buckets, relative_buckets
+from flax_transformer.ops.attention import blockwise
 from flax_transformer.parallel.sharding import path_name
 from tests.shares import only, share
 
@@ -98,7 +99,7 @@ BLOCKS = {
 )
 def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, monkeypatch):
     """Key biases apart, whose gradient is zero by the softmax: what is left of it is rounding in either type."""
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 16)
+    monkeypatch.setattr(blockwise, "_BLOCK", 16)
     cfg = with_fields(BLOCKS[name], attend=partial(attention, backend=backend))
 
     def make(cfg):

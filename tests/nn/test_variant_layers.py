@@ -12,8 +12,8 @@ from flax_transformer.nn.linformer import LinformerAttention, LinformerConfig
 from flax_transformer.nn.nystrom import NystromConfig
 from flax_transformer.nn.talking_heads import TalkingConfig
 from flax_transformer.ops import Mask
-from flax_transformer.ops.nystrom import NystromAttention
-from flax_transformer.ops.variants import VARIANTS
+from flax_transformer.ops.attention.nystrom import NystromAttention
+from flax_transformer.ops.attention.variants import VARIANTS
 from flax_transformer.train.config import from_json, to_json
 
 pytestmark = pytest.mark.proves("attention variants", "Linformer, Nyström, talking heads as layers; training with each")

@@ -7,7 +7,7 @@ from flax import nnx
 
 from flax_transformer.nn.nystrom import NystromConfig
 from flax_transformer.ops import Mask
-from flax_transformer.ops.nystrom import NystromAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

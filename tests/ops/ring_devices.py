@@ -8,7 +8,7 @@ from collections import Counter
 from jaxtyping import install_import_hook
 
 with install_import_hook("flax_transformer", "beartype.beartype"):
-    import flax_transformer.ops.ring  # noqa: F401
+    import flax_transformer.ops.attention.ring  # noqa: F401
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_transformer.nn import Block, transformer_block
 from flax_transformer.nn.stack import apply_stack, init_stack
-from flax_transformer.ops import Dropout, Mask, attention, explain_attention, ring
+from flax_transformer.ops import Dropout, Mask, attention, explain_attention
+from flax_transformer.ops.attention import ring
 from flax_transformer.ops.row_random import rows_of
 
 AXES = ("data", "fsdp", "tensor", "sequence")

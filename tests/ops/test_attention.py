@@ -9,23 +9,19 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Dropout, Mask, attention, attention_weights, equal_heads, explain_attention
-from flax_transformer.ops.attention import BACKENDS
-from flax_transformer.ops.local import LocalAttention
-from flax_transformer.ops.splash import splash_attention
+from flax_transformer.ops.attention import BACKENDS, blockwise, cudnn, splash
+from flax_transformer.ops.attention.local import LocalAttention
+from flax_transformer.ops.attention.splash import SplashAttention
 from tests.shares import only, share
 
 pytestmark = pytest.mark.proves("attention", "grouped queries, masks, bias, dropout, against `torch` and `jax.nn`")
-
-
-def interpreted_splash(q, k, v, mask=None, bias=None, *, scale=None):
-    return splash_attention(q, k, v, mask, bias, q.shape[-1] ** -0.5 if scale is None else scale, interpret=True)
 
 
 # name: (attention function, what it can do)
 VARIANTS = {
     "xla": (partial(attention, backend="xla"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
     "blockwise": (partial(attention, backend="blockwise"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
-    "splash": (interpreted_splash, set()),
+    "splash": (SplashAttention(interpret=True), set()),
     # A window wider than all texts here; a dense mask it takes of as many queries as keys alone.
     "local": (LocalAttention(window=99), {"bias", "offset", "union", "vmap", "jacobian"}),
 }
@@ -35,7 +31,7 @@ variants = pytest.mark.parametrize("name", VARIANTS)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Cut the short sequences of these tests into several blocks, with ragged ends."""
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
+    monkeypatch.setattr(blockwise, "_BLOCK", 4)
 
 
 def serve(name, *needs):
@@ -263,7 +259,7 @@ def test_dropout_of_weights_keeps_the_mean():
         (dict(mask=Mask(lengths=jnp.ones(3, int))), "mask lengths must broadcast"),
         (dict(mask=Mask(dense=jnp.ones((9, 9), bool))), "mask dense must broadcast"),
         (dict(backend="flash"), "one of auto, ring, cudnn, splash, xla, blockwise, got 'flash'"),
-        (dict(backend="splash"), "'splash' cannot serve this call: it needs a TPU"),
+        (dict(backend="splash"), "splash attention cannot serve this call: it needs a TPU"),
         (dict(backend="blockwise", dropout=Dropout(0.1, jax.random.key(0))), "no dropout"),
     ],
 )
@@ -286,7 +282,7 @@ def test_every_backend_is_explained_and_one_is_chosen():
     lines = explain_attention(q, q, q, Mask(causal=True), dropout=Dropout(0.1, jax.random.key(0))).splitlines()
     assert [line.split()[0] for line in lines] == list(BACKENDS)
     assert sum(line.endswith("chosen") for line in lines) == 1
-    assert "blockwise  cannot: it has no dropout of attention weights" in lines
+    assert "blockwise  cannot: it takes no dropout of attention weights" in lines
 
 
 def test_auto_goes_blockwise_for_long_sequences_only():
@@ -308,8 +304,8 @@ def test_nothing_to_attend_to_or_from_gives_zeros_and_no_gradient(backend, B, T,
 
 
 def test_kernels_that_know_no_union_say_so(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
-    monkeypatch.setattr("flax_transformer.ops.splash.platform", lambda: "tpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
+    monkeypatch.setattr(splash, "platform", lambda: "tpu")
     q = jax.ShapeDtypeStruct((2, 12, 4, 64), jnp.bfloat16)
     said = explain_attention(q, q, q, Mask(causal=True) | Mask(lengths=jnp.array([3, 5])))
     assert [line for line in said.splitlines() if "it takes no union of masks" in line] == [
@@ -320,7 +316,7 @@ def test_kernels_that_know_no_union_say_so(monkeypatch):
 
 def test_blocks_that_no_part_of_a_union_shows_are_skipped():
     """A causal mask alone does without the last block of keys for the first queries, a prefix brings it back."""
-    from flax_transformer.ops.score_block import fix_mask, part_of, reaches
+    from flax_transformer.ops.attention.score_block import fix_mask, part_of, reaches
 
     def reached(mask):
         whole = fix_mask(mask, 8, 8, 4, 4)
@@ -351,7 +347,7 @@ def plain(q, k, v, mask=None, bias=None, *, scale=None):
 
 
 def test_an_offset_that_says_nothing_new_keeps_no_kernel_away(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
     q = jax.ShapeDtypeStruct((2, 12, 4, 64), jnp.bfloat16)
     assert "cudnn      chosen" in explain_attention(q, q, q, Mask(causal=True, offset=0))
     for other in (1, jnp.array(0)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Mask, attention
-from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks
+from flax_transformer.ops.attention.block_sparse import block_sparse_attention, draw_blocks
 
 pytestmark = pytest.mark.proves(
     "block-sparse attention (BigBird)", "equal to `attention` with the mask that is drawn; memory linear in T"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Mask, attention
+from flax_transformer.ops.attention import blockwise
 
 pytestmark = pytest.mark.proves("attention", "blockwise, in linear memory")
 
@@ -43,7 +44,7 @@ def test_ragged_lengths_equal_xla(T, S):
 
 
 def test_window_skips_blocks_without_changing_results(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
+    monkeypatch.setattr(blockwise, "_BLOCK", 4)
     key = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(x, (2, 40, 2, 4)) for x in key)
     mask = Mask(causal=True, window=3, lengths=jnp.array([5, 40]))

@@ -22,7 +22,8 @@ from flax_transformer.nn import (
 )
 from flax_transformer.nn.stack import layer
 from flax_transformer.objective import TokenLoss
-from flax_transformer.ops import Mask, attention_weights, capture, xla
+from flax_transformer.ops import Mask, attention_weights, capture
+from flax_transformer.ops.attention import xla
 from tests.batch import taught
 from tests.shares import only
 

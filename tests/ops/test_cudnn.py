@@ -8,7 +8,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from flax_transformer.ops import Dropout, Mask, attention
-from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
+from flax_transformer.ops.attention import Call, cudnn
+from flax_transformer.ops.attention.cudnn import CudnnAttention
 from flax_transformer.ops.platform import platform
 
 pytestmark = pytest.mark.proves("attention", "cuDNN: asked for what JAX lets it serve; not run yet for want of a GPU")
@@ -23,19 +24,21 @@ def shape(T=16, H=64, dtype=jnp.bfloat16):
     [
         (shape(dtype=jnp.float32), None, None, "float16 or bfloat16, got float32"),
         (shape(H=36), None, None, "multiple of 8 up to 128, got 36"),
-        (shape(), None, Dropout(0.1, jax.random.key(0)), "no dropout"),
-        (shape(), Mask(dense=jnp.ones((1, 16, 16), bool)), None, "booleans"),
+        (shape(), None, Dropout(0.1, jax.random.key(0)), "takes no dropout"),
+        (shape(), Mask(dense=jnp.ones((16, 16), bool)), None, "no dense mask"),
         (shape(T=8), Mask(causal=True), None, "T = S, got T=8, S=16"),
         (shape(T=15), None, None, "even, got T=15, S=16"),
-        (shape(), Mask(causal=True, offset=0), None, "no offset"),
+        (shape(), Mask(causal=True, offset=1), None, "no offset"),
         (shape(), Mask(window=3), None, "must be causal"),
     ],
 )
 def test_it_says_why_it_cannot_serve(monkeypatch, q, mask, dropout, reason):
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
     k = jax.ShapeDtypeStruct((2, 16, 4, q.shape[-1]), q.dtype)
-    assert reason in cudnn_serves(q, k, k, mask, None, dropout)
-    assert cudnn_serves(shape(), shape(), shape(), Mask(causal=True, lengths=jnp.ones(2, int)), None, None) is None
+    assert reason in CudnnAttention().refuses(Call(q, k, k, mask, dropout=dropout))
+    assert (
+        CudnnAttention().refuses(Call(shape(), shape(), shape(), Mask(causal=True, lengths=jnp.ones(2, int)))) is None
+    )
 
 
 @pytest.mark.gpu
@@ -79,8 +82,8 @@ SWEEP = [
 def test_jax_takes_every_call_it_takes(monkeypatch, capability):
     """Forward and backward, by JAX's own checks, without a GPU."""
     theirs = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
-    monkeypatch.setattr("flax_transformer.ops.cudnn.compute_capability", lambda: capability)
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "compute_capability", lambda: capability)
     monkeypatch.setattr(theirs, "check_cudnn_version", lambda: 91100)
     asked = lambda name: tuple(map(int, name.split(".")))  # noqa: E731
     monkeypatch.setattr(theirs, "check_compute_capability", lambda name: (capability or (0, 0)) >= asked(name))
@@ -90,9 +93,9 @@ def test_jax_takes_every_call_it_takes(monkeypatch, capability):
         q, k = (jax.ShapeDtypeStruct((2, length, n, H), jnp.bfloat16) for length, n in ((T, 4), (S, K)))
         biases = () if bias is None else (jax.ShapeDtypeStruct(bias, jnp.float32),)
         kind = (T, S, H, bias is None, mask is None)
-        if cudnn_serves(q, k, k, mask, *(biases or (None,)), None) is None and kind not in seen:
+        if CudnnAttention().refuses(Call(q, k, k, mask, *biases)) is None and kind not in seen:
             seen.add(kind)
-            attend = lambda q, k, v, bias=None, mask=mask: cudnn_attention(q, k, v, mask, bias, 1.0).sum()  # noqa: E731
+            attend = lambda q, k, v, bias=None, mask=mask: CudnnAttention()(q, k, v, mask, bias).sum()  # noqa: E731
             jax.eval_shape(jax.grad(attend, range(3 + len(biases))), q, k, k, *biases)
     assert (len(seen) == 0) if capability == (7, 5) else any(H > 128 for _, _, H, *_ in seen) == (capability == (9, 0))
 
@@ -108,17 +111,17 @@ def test_jax_takes_every_call_it_takes(monkeypatch, capability):
 )
 def test_graphics_processors_of_other_makers_have_no_cudnn(monkeypatch, device, name):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", **device)])
-    reason = cudnn_serves(shape(), shape(), shape(), None, None, None)
+    reason = CudnnAttention().refuses(Call(shape(), shape(), shape()))
     assert platform() == name
     assert reason == (None if name == "gpu" else "it needs an NVIDIA GPU, the platform is 'rocm'")
 
 
 def test_what_a_mesh_splits_that_cudnn_needs_whole_is_not_its_to_serve(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: "gpu")
     k = jax.ShapeDtypeStruct((2, 16, 1, 64), jnp.bfloat16)
     for axis, reason in (
         ("sequence", "whole sequences"),
         ("tensor", "kv heads must be a multiple of tensor = 2, got K=1"),
     ):
         with jax.sharding.use_abstract_mesh(AbstractMesh((2,), (axis,), axis_types=(AxisType.Auto,))):
-            assert reason in cudnn_serves(shape(), k, k, None, None, None)
+            assert reason in CudnnAttention().refuses(Call(shape(), k, k))

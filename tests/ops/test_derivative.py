@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Mask, attention, chunked_cross_entropy, cross_entropy
+from flax_transformer.ops.attention import blockwise
 from flax_transformer.ops.linear_map import linear_map
 from tests.shares import share
 
@@ -65,7 +66,7 @@ DERIVATIVES = {
 @pytest.mark.rotates
 @pytest.mark.parametrize(("case", "derivative"), share(product(CASES, DERIVATIVES), 1, of=6))
 def test_every_derivative_is_that_of_the_plain_formula(case, derivative, monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
+    monkeypatch.setattr(blockwise, "_BLOCK", 4)
     *functions, xs = CASES[case]
     plain, ours = (jax.jit(lambda xs, f=f: DERIVATIVES[derivative](f, xs))(xs) for f in functions)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(ours), strict=True):

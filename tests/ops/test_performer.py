@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Mask
-from flax_transformer.ops.performer import EPSILON, PerformerAttention, orthogonal_features
+from flax_transformer.ops.attention import linear
+from flax_transformer.ops.attention.performer import EPSILON, PerformerAttention, orthogonal_features
 
 pytestmark = pytest.mark.proves("attention variants", "Performer at any norm of keys, against float64")
 
@@ -21,7 +22,7 @@ masks = pytest.mark.parametrize("which", MASKS)
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.linear._CHUNK", 4)
+    monkeypatch.setattr(linear, "_CHUNK", 4)
 
 
 def inputs(norm, queries=13, length=13, heads=4, width=16):

@@ -10,8 +10,8 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.ops import explain_attention
-from flax_transformer.ops.ring_block import RingSpec, reaches, spot_of
-from flax_transformer.ops.zigzag import from_zigzag, pieces, to_zigzag
+from flax_transformer.ops.attention.ring_block import RingSpec, reaches, spot_of
+from flax_transformer.ops.attention.zigzag import from_zigzag, pieces, to_zigzag
 
 pytestmark = [pytest.mark.proves("attention", "ring over a split sequence"), pytest.mark.rotates]
 

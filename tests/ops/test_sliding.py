@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import Dropout, Mask, attention
-from flax_transformer.ops.sliding import sliding_attention
+from flax_transformer.ops.attention.sliding import sliding_attention
 
 pytestmark = pytest.mark.proves(
     "sliding windows with global tokens", "equal to `attention` with a window's mask, gradients too; memory linear in T"

@@ -9,7 +9,8 @@ import pytest
 from fake_devices import QUICK
 
 from flax_transformer.ops import Mask
-from flax_transformer.ops.splash import splash_serves
+from flax_transformer.ops.attention import Call, splash
+from flax_transformer.ops.attention.splash import SplashAttention
 
 pytestmark = pytest.mark.proves("attention", "splash: compiles for TPUs and runs interpreted")
 
@@ -46,8 +47,8 @@ SPLIT = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType
 from flax_transformer.ops import Mask
-from flax_transformer.ops.splash import splash_attention
-from flax_transformer.ops.xla import xla_attention
+from flax_transformer.ops.attention.splash import SplashAttention
+from flax_transformer.ops.attention.xla import XlaAttention
 
 mesh = jax.make_mesh((2, 1, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 random = np.random.default_rng(0)
@@ -58,8 +59,8 @@ masks = [Mask(causal=True), Mask(lengths=jnp.array([130, 7, 0, 64])), Mask(segme
 masks += [Mask(lengths=jnp.array([50])), Mask(segments=(ids[:1], ids[:1]), offset=0)]
 for mask in masks:
     with jax.set_mesh(mesh):
-        got = jax.jit(lambda q, k, v, mask: splash_attention(q, k, v, mask, None, 0.3, interpret=True))(q, k, v, mask)
-    wanted = xla_attention(q, k, v, mask, None, 0.3, None)
+        got = jax.jit(lambda q, k, v, mask: SplashAttention(interpret=True)(q, k, v, mask, scale=0.3))(q, k, v, mask)
+    wanted = XlaAttention()(q, k, v, mask, scale=0.3)
     print(float(jnp.abs(got - wanted).max()) < 1e-5)
 """
 
@@ -99,13 +100,13 @@ def test_forward_and_backward_compile_for_a_tpu_that_is_not_here(devices):
 @pytest.mark.parametrize(
     ("T", "mask", "reason"),
     [
-        (8, Mask(dense=jnp.ones((1, 8, 8), bool)), "no dense mask"),
-        (8, Mask(causal=True, offset=0), "known when it is compiled"),
+        (8, Mask(dense=jnp.ones((8, 8), bool)), "no dense mask"),
+        (8, Mask(causal=True, offset=1), "known when it is compiled"),
         (9, Mask(causal=True), "T <= S, got T=9, S=8"),
     ],
 )
 def test_it_says_why_it_cannot_serve(monkeypatch, T, mask, reason):
-    monkeypatch.setattr("flax_transformer.ops.splash.platform", lambda: "tpu")
+    monkeypatch.setattr(splash, "platform", lambda: "tpu")
     q, k = (jax.ShapeDtypeStruct((1, n, 2, 8), jnp.float32) for n in (T, 8))
-    assert reason in splash_serves(q, k, k, mask, None, None)
-    assert splash_serves(k, k, k, Mask(causal=True, lengths=jnp.ones(1, int)), None, None) is None
+    assert reason in SplashAttention().refuses(Call(q, k, k, mask))
+    assert SplashAttention().refuses(Call(k, k, k, Mask(causal=True, lengths=jnp.ones(1, int)))) is None

@@ -5,17 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.ops import Dropout, Mask, attention
-from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
-from flax_transformer.ops.fixed_sparse import FixedAttention
-from flax_transformer.ops.linear import LinearAttention, LinearState, elu_features, linear_step
-from flax_transformer.ops.local import LocalAttention
-from flax_transformer.ops.nystrom import NystromAttention
-from flax_transformer.ops.performer import PerformerAttention, orthogonal_features
-from flax_transformer.ops.strided_sparse import StridedAttention
-from flax_transformer.ops.variants import VARIANTS as NAMED
-from flax_transformer.ops.variants import explain_variants
-from flax_transformer.ops.xla import attention_logits
+from flax_transformer.ops import Call, Dropout, Mask, attention, explain_attention
+from flax_transformer.ops.attention import VARIANTS as NAMED
+from flax_transformer.ops.attention import blockwise, linear
+from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
+from flax_transformer.ops.attention.fixed_sparse import FixedAttention
+from flax_transformer.ops.attention.linear import LinearAttention, LinearState, elu_features, linear_step
+from flax_transformer.ops.attention.local import LocalAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
+from flax_transformer.ops.attention.performer import PerformerAttention, orthogonal_features
+from flax_transformer.ops.attention.strided_sparse import StridedAttention
+from flax_transformer.ops.attention.xla import attention_logits
 from tests.shares import share
 
 pytestmark = pytest.mark.proves("attention variants", "each against its dense form, and its invariants")
@@ -115,8 +115,8 @@ MASKS = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
-    monkeypatch.setattr("flax_transformer.ops.linear._CHUNK", 5)
+    monkeypatch.setattr(blockwise, "_BLOCK", 4)
+    monkeypatch.setattr(linear, "_CHUNK", 5)
 
 
 def inputs(B=2, length=T, N=4, K=2, H=8, seed=0):
@@ -156,7 +156,7 @@ def test_short_and_odd_lengths_are_the_dense_form(name, length):
         np.testing.assert_allclose(out, dense(q, k, v, mask), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if "cross" in VARIANTS[name][0].able])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "cross" in VARIANTS[name][0].supports])
 @pytest.mark.parametrize(("T", "S"), [(1, 7), (7, 1)])
 def test_one_query_or_one_key_of_another_sequence(name, T, S):
     variant, dense, _ = VARIANTS[name]
@@ -305,9 +305,9 @@ def test_slopes_of_shares_are_finite_differences(normalise):
 def test_what_a_variant_cannot_do_is_one_sentence(name, call, message):
     variant, *_ = VARIANTS[name]
     if message is None:
-        assert variant.refuses(*inputs(), **call) is None
+        assert variant.refuses(Call(*inputs(), **call)) is None
         return
-    assert variant.refuses(*inputs(), **call) in message or message in variant.refuses(*inputs(), **call)
+    assert variant.refuses(Call(*inputs(), **call)) in message or message in variant.refuses(Call(*inputs(), **call))
     with pytest.raises(ValueError, match=message):
         variant(*inputs(), **call)
 
@@ -336,7 +336,7 @@ def test_options_and_shapes_that_cannot_be_are_refused(make, message):
 
 def test_all_variants_are_explained():
     q = jax.ShapeDtypeStruct((2, 96, 4, 8), jnp.float32)
-    lines = explain_variants(q, q, q, dropout=Dropout(0.1, jax.random.key(0))).splitlines()
+    lines = explain_attention(q, q, q, dropout=Dropout(0.1, jax.random.key(0)), functions=NAMED).splitlines()
     assert [line.split()[0] for line in lines] == list(NAMED)
     assert "sparsemax  can" in lines
     assert "nystrom    cannot: it takes no dropout of attention weights" in lines

@@ -16,6 +16,7 @@ from flax_transformer.ops import (
     rotary,
     rotary_frequencies,
 )
+from flax_transformer.ops.attention import blockwise
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def plain(q, k, v, bias, visible, scale):
 @pytest.mark.parametrize("backend", ["xla", "blockwise"])
 @pytest.mark.parametrize("bias_type", ["float32", "float64"])
 def test_attention_is_float64_in_both_passes(monkeypatch, backend, bias_type):
-    monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
+    monkeypatch.setattr(blockwise, "_BLOCK", 4)
     q, k, v, bias, pull = heads((2, 7, 4, 6), (2, 9, 2, 6), (2, 9, 2, 6), (4, 7, 9), (2, 7, 4, 6))
     mask, bias = Mask(causal=True, window=(5, 0)), bias.astype(bias_type)
     attend = lambda q, k, v, bias: attention(q, k, v, mask, bias, scale=0.3, backend=backend)  # noqa: E731

@@ -15,7 +15,8 @@ from flax_transformer.data.text import train_byte_bpe, train_word_bpe
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig, transformer_block, with_fields
 from flax_transformer.ops import Mask, attention_weights, explain_attention
-from flax_transformer.ops.blockwise import blockwise_attention
+from flax_transformer.ops.attention import cudnn
+from flax_transformer.ops.attention.blockwise import BlockwiseAttention
 from flax_transformer.ops.platform import platform
 from flax_transformer.task.attention import attention_maps, draw, draw_sentence, spell
 from flax_transformer.task.translator import Search, Translator
@@ -113,7 +114,7 @@ def test_a_mesh_in_context_changes_nothing(made):
 @pytest.mark.rotates
 def test_an_accelerator_does_not_take_the_weights_away(monkeypatch):
     inside = lambda: jax.sharding.get_abstract_mesh().abstract_device is not None  # noqa: E731
-    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: platform() if inside() else "gpu")
+    monkeypatch.setattr(cudnn, "platform", lambda: platform() if inside() else "gpu")
     half = translator(precision=Precision(compute="bfloat16"))
     q = jax.ShapeDtypeStruct((1, 8, 2, 8), jnp.bfloat16)
     assert re.search("cudnn +chosen", explain_attention(q, q, q))  # what training there would use
@@ -122,7 +123,7 @@ def test_an_accelerator_does_not_take_the_weights_away(monkeypatch):
 
 
 def blockwise(q, k, v, mask=None, bias=None, *, scale=None, dropout=None):
-    return blockwise_attention(q, k, v, mask, bias, q.shape[-1] ** -0.5, dropout)
+    return BlockwiseAttention()(q, k, v, mask, bias, dropout=dropout)
 
 
 @pytest.mark.rotates

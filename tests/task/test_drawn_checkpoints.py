@@ -14,7 +14,7 @@ from flax_transformer.data.text import train_word_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_family
 from flax_transformer.nn import with_fields
-from flax_transformer.ops.blockwise import blockwise_attention
+from flax_transformer.ops.attention.blockwise import BlockwiseAttention
 from flax_transformer.task.attention import spell
 from flax_transformer.task.text_attention import draw, draw_text
 
@@ -64,7 +64,7 @@ def test_what_an_encoder_decoder_writes_is_drawn():
 
 
 def blockwise(q, k, v, mask=None, bias=None, *, scale=None, dropout=None):
-    return blockwise_attention(q, k, v, mask, bias, q.shape[-1] ** -0.5, dropout)
+    return BlockwiseAttention()(q, k, v, mask, bias, dropout=dropout)
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -13,7 +13,7 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.text.nystromformer import nystromformer_512
 from flax_transformer.ops import attention
-from flax_transformer.ops.nystrom import NystromAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
 
 
 def _reads(fields: Fields) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout
-from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
+from flax_transformer.ops.attention.block_sparse import block_sparse_attention, draw_blocks, least_blocks
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain

@@ -22,8 +22,8 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask
+from flax_transformer.ops.attention.sliding import sliding_attention
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.sliding import sliding_attention
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 

@@ -10,7 +10,7 @@ from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 from flax_transformer.nn.nystrom import NystromConfig
 from flax_transformer.ops import attention
-from flax_transformer.ops.nystrom import NystromAttention
+from flax_transformer.ops.attention.nystrom import NystromAttention
 
 FLOAT32 = Precision()
 

@@ -16,10 +16,11 @@ from einops import rearrange
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.blocks import from_blocks, to_blocks
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.float32 import at_least_float32, product, widen
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.score_block import pad_block
-from flax_transformer.ops.variant import Variant
 
 _CHUNK = 128
 LOWEST = -1e30
@@ -111,10 +112,10 @@ def mix_features(
 
 def _mix_chunks(q: Array, k: Array, v: Array, scales: Array | None, start: LinearState) -> Array:
     size, T = min(_CHUNK, q.shape[-3]), q.shape[-3]
-    chunks = [rearrange(pad_block(x, -3, size), "... (I C) N F -> I ... C N F", C=size) for x in (q, k, v)]
+    chunks = [jnp.moveaxis(to_blocks(x, -3, size), -4, 0) for x in (q, k, v)]
     past, top = jnp.tril(jnp.ones((size, size), bool)), None
     if scales is not None:
-        chunks.append(rearrange(pad_block(scales, -2, size), "... (I C) K -> I ... C K", C=size))
+        chunks.append(jnp.moveaxis(to_blocks(scales, -2, size), -3, 0))
         top = jnp.full_like(scales[..., 0, :], LOWEST)
 
     @jax.checkpoint
@@ -136,7 +137,7 @@ def _mix_chunks(q: Array, k: Array, v: Array, scales: Array | None, start: Linea
         return (state.add(k, v), top), _divide(y, total).astype(v.dtype)
 
     out = jax.lax.scan(chunk, (start, top), chunks)[1]
-    return rearrange(out, "I ... C N H -> ... (I C) N H")[..., :T, :, :]
+    return from_blocks(jnp.moveaxis(out, 0, -4), -3, T)
 
 
 def _mix_whole(q: Array, k: Array, v: Array, mask: Mask, scales: Array | None) -> Array:
@@ -176,7 +177,7 @@ def _divide(seen: Array, total: Array) -> Array:
 
 
 @frozen
-class LinearAttention(Variant):
+class LinearAttention(AttentionFunction):
     """Attention by products of elu(x) + 1: no approximation of the softmax, but a mechanism of its own.
 
     >>> q, v = jnp.zeros((2, 1, 1)), jnp.array([[[0.0]], [[2.0]]])
@@ -185,8 +186,8 @@ class LinearAttention(Variant):
     """
 
     name = "linear"
-    able = frozenset({"causal", "lengths", "offset", "cross"})
+    supports = frozenset({"causal", "lengths", "offset", "cross"})
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Mix by sums over keys, chunk by chunk where causal."""
-        return mix_features(elu_features(q), elu_features(k), v, mask)
+        return mix_features(elu_features(call.q), elu_features(call.k), call.v, call.mask)

@@ -7,13 +7,13 @@ Axes as in `attention`.
 import math
 
 import jax.numpy as jnp
-from jax import ShapeDtypeStruct
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.attention import attention
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.dispatch import attention
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.variant import Variant
 
 
 def root(length: int) -> int:
@@ -26,21 +26,21 @@ def root(length: int) -> int:
 
 
 @frozen
-class PatternAttention(Variant):
+class PatternAttention(AttentionFunction):
     """Softmax attention to what a pattern shows; a subclass says what that is, and attends block by block."""
 
     stride: int | None = None
     """l of the paper; None: the square root of the length, rounded."""
 
-    able = frozenset({"causal", "window", "lengths", "segments", "offset", "scale"})
+    supports = frozenset({"causal", "window", "lengths", "segments", "offset", "scale"})
 
     def __post_init__(self):
         if self.stride is not None and self.stride < 1:
             raise ValueError(f"a stride must be at least 1, got {self.stride}")
 
-    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
+    def limit(self, call: Call) -> str | None:
         """Refuse a cache, in which a stride that goes by the length would be another at every size."""
-        if self.stride is None and mask.offset is not None:
+        if self.stride is None and call.mask.offset is not None:
             return "in a cache its stride must be a number, got one that goes by the length"
         return None
 
@@ -48,15 +48,16 @@ class PatternAttention(Variant):
         """Say whether the pattern shows keys at these positions to queries at those, of a text of this length."""
         raise NotImplementedError
 
-    def mix_blocks(self, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Array:
+    def run_blocks(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend block by block, where there are as many queries as keys."""
         raise NotImplementedError
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend block by block; steps of a cache by the whole pattern."""
-        T, S = q.shape[-3], k.shape[-3]
+        mask, (T, S) = call.mask, call.lengths
         if mask.offset is None:
-            return self.mix_blocks(q, k, v, mask, scale)
+            return self.run_blocks(call)
         dense = self.visible(mask.query_positions(T, S), jnp.arange(S), S)
         # It has no axis of heads where it has none of a batch.
-        return attention(q, k, v, mask & Mask(dense=dense[0] if dense.ndim == 3 else dense), scale=scale)
+        mask &= Mask(dense=dense[0] if dense.ndim == 3 else dense)
+        return attention(call.q, call.k, call.v, mask, scale=call.scale)

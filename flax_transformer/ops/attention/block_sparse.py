@@ -13,14 +13,14 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.ops.attention import attention
+from flax_transformer.ops.attention.blocks import to_blocks, with_neighbours
+from flax_transformer.ops.attention.dispatch import attention
+from flax_transformer.ops.attention.xla import masked_softmax
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.float32 import product, scaled
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.remat_name import attended
-from flax_transformer.ops.score_block import pad_block
-from flax_transformer.ops.xla import masked_softmax
 from flax_transformer.parallel.explicit import implicit
 
 PUBLISHED = (1024, 3072, 4096)
@@ -68,9 +68,12 @@ def block_sparse_attention(
     check_broadcast("visible", seen.shape, (*lead, T))
     seen = jnp.broadcast_to(seen, (*lead, T))
     scale = 1 / math.sqrt(H) if scale is None else scale
-    q, k, v = (_blocks(x, block) for x in (q, k, v))
-    seen = pad_block(seen, -1, block).reshape(*lead, count, block)
-    flat = lambda x: rearrange(x, "... N W C H -> ... (W C) N H")  # noqa: E731
+    q, k, v = (rearrange(to_blocks(x, -3, block), "... W C N H -> ... N W C H") for x in (q, k, v))
+    seen = to_blocks(seen, -1, block)
+
+    def flat(x):
+        return rearrange(x, "... N W C H -> ... (W C) N H")
+
     ends = attention(
         flat(q[..., :: count - 1, :, :]), flat(k), flat(v), Mask(dense=seen.reshape(*lead, 1, 1, -1)), scale=scale
     )  # fmt: skip
@@ -83,14 +86,18 @@ def block_sparse_attention(
 def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float) -> Array:
     """Attend from all blocks but the first and last, [*B, N, M, C, H], to those that they see, [*B, N, W, C, H]."""
     *lead, N, W, C, H = k.shape
-    neighbours = lambda x, axis: jnp.concatenate(  # noqa: E731
-        [jnp.take(x, np.arange(turn, turn + W - 2), axis=axis) for turn in range(3)], axis=axis + 1
-    )
-    pick = lambda x: x[..., np.arange(N)[:, None, None], drawn, :, :].reshape(*lead, N, W - 2, -1, H)  # noqa: E731
-    both = lambda x: jnp.concatenate([x[..., 0, :, :], x[..., -1, :, :]], axis=-2)  # noqa: E731
+
+    def pick(x):
+        return x[..., np.arange(N)[:, None, None], drawn, :, :].reshape(*lead, N, W - 2, -1, H)
+
+    def both(x):
+        return jnp.concatenate([x[..., 0, :, :], x[..., -1, :, :]], axis=-2)
+
+    near_k, near_v = (with_neighbours(x, -2, 1, 1)[..., 1:-1, :, :] for x in (k, v))
+    near_seen = with_neighbours(seen, -1, 1, 1)[..., 1:-1, :]
     q = scaled(q, scale)
     scores = [
-        product("...nmch,...nmsh->...nmcs", q, neighbours(k, -3)),
+        product("...nmch,...nmsh->...nmcs", q, near_k),
         product("...nmch,...nsh->...nmcs", q, both(k)),
         product("...nmch,...nmsh->...nmcs", q, pick(k)),
     ]
@@ -99,7 +106,7 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
     own[0, :C] = own[-1, -C:] = False
     ends = jnp.concatenate([seen[..., 0, :], seen[..., -1, :]], axis=-1)
     shown = [
-        (neighbours(seen, -2) & own)[..., None, :, None, :],
+        (near_seen & own)[..., None, :, None, :],
         ends[..., None, None, None, :],
         seen[..., drawn, :].reshape(*lead, N, W - 2, 1, -1),
     ]
@@ -107,15 +114,10 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
     weights = masked_softmax(*(jnp.concatenate(each, axis=-1) for each in (scores, shown))).astype(v.dtype)
     near_weights, end_weights, picked = jnp.split(weights, (3 * C, 5 * C), axis=-1)
     return (
-        jnp.einsum("...nmcs,...nmsh->...nmch", near_weights, neighbours(v, -3))
+        jnp.einsum("...nmcs,...nmsh->...nmch", near_weights, near_v)
         + jnp.einsum("...nmcs,...nsh->...nmch", end_weights, both(v))
         + jnp.einsum("...nmcs,...nmsh->...nmch", picked, pick(v))
     )
-
-
-def _blocks(x: Array, size: int) -> Array:
-    """Turn [*B, T, N, H] into blocks, head by head: [*B, N, W, C, H]."""
-    return rearrange(pad_block(x, -3, size), "... (W C) N H -> ... N W C H", C=size)
 
 
 @lru_cache

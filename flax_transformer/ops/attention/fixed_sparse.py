@@ -5,12 +5,13 @@ Axes as in `attention`; blocks are as long as the stride.
 
 import jax.numpy as jnp
 from einops import rearrange
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.neighbour_block import attend_neighbours, from_blocks, over_blocks, seen_by, to_blocks
-from flax_transformer.ops.sparse_pattern import PatternAttention, root
+from flax_transformer.ops.attention.blocks import from_blocks, to_blocks
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.neighbour_block import attend_neighbours, over_blocks, seen_by
+from flax_transformer.ops.attention.sparse_pattern import PatternAttention, root
 
 
 @frozen
@@ -43,14 +44,14 @@ class FixedAttention(PatternAttention):
         stride, summary = self._sizes(length)
         return (columns // stride == rows // stride) | (columns % stride >= stride - summary)
 
-    def mix_blocks(self, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Array:
+    def run_blocks(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend block by block."""
-        T = q.shape[-3]
+        mask, scale, T = call.mask, call.resolved_scale, call.lengths[0]
         stride = min(self._sizes(T)[0], T)  # a text shorter than a block is one block
         summary = min(self.summary, stride)
-        q, k, v = (to_blocks(x, stride) for x in (q, k, v))
-        k_end, v_end = (rearrange(x[..., stride - summary :, :, :], "I ... c K H -> ... (I c) K H") for x in (k, v))
-        blocks, places = jnp.arange(len(q)), jnp.arange(stride)
+        q, k, v = (to_blocks(x, -3, stride) for x in (call.q, call.k, call.v))
+        k_end, v_end = (rearrange(x[..., stride - summary :, :, :], "... I c K H -> ... (I c) K H") for x in (k, v))
+        blocks, places = jnp.arange(q.shape[-4]), jnp.arange(stride)
         ends = (blocks[:, None] * stride + places[stride - summary :]).ravel()
 
         def block(i: Array, q: Array, k: Array, v: Array) -> Array:
@@ -60,4 +61,4 @@ class FixedAttention(PatternAttention):
             keys, values = (jnp.concatenate(pair, axis=-3) for pair in ((k, k_end), (v, v_end)))
             return attend_neighbours(q, (keys, values), seen_by(mask, T, rows, columns) & other, scale)
 
-        return from_blocks(over_blocks(block, blocks, q, k, v), T)
+        return from_blocks(over_blocks(block, q, k, v), -3, T)

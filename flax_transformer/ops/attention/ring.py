@@ -17,16 +17,19 @@ from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import FEATURES, Call
+from flax_transformer.ops.attention.function import AttentionFunction
+from flax_transformer.ops.attention.ring_block import RingSpec
+from flax_transformer.ops.attention.ring_device import attend, attend_back
+from flax_transformer.ops.attention.zigzag import from_zigzag, to_zigzag
 from flax_transformer.ops.device_map import device_map
-from flax_transformer.ops.dropout import Dropout, counts_places
+from flax_transformer.ops.dropout import counts_places
 from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.remat_name import attended
-from flax_transformer.ops.ring_block import RingSpec
-from flax_transformer.ops.ring_device import attend, attend_back
 from flax_transformer.ops.row_random import drawn_from
-from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
 from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 
 _BLOCK, _LEAST = 512, 128
@@ -36,36 +39,43 @@ _SPLIT = {name: -3 for name in ("q", "k", "v", "out", "lse", "dout", "delta")}
 _SPLIT |= {"bias": -2, "dense": -2, "query_segments": -1, "key_segments": -1}
 
 
-def ring_serves(q, k, v, mask, bias, dropout) -> str | None:
-    """Serve what a mesh in context splits by length, in equal pieces."""
-    ranks = parts("length")
-    if ranks == 1:
-        return f"no mesh with an axis {spelled('length')!r} larger than 1 is set"
-    for name, length in (("T", q.shape[-3]), ("S", k.shape[-3])):
-        if length % (2 * ranks) or not length:
-            return f"lengths must be multiples of 2 × {spelled('length')} = {2 * ranks}, got {name}={length}"
-        if _block(length, ranks) < min(length // (2 * ranks), _LEAST):
-            return f"{name}={length} makes pieces of {length // (2 * ranks)}, with no divisor from {_LEAST} to {_BLOCK}"
-    if dropout is not None and dropout.rate > 0 and not counts_places(dropout.key):
-        return "dropout by part needs a threefry key"
-    return None
+@frozen
+class RingAttention(AttentionFunction):
+    """Softmax attention to keys as they pass by; blocks that the mask hides entirely are skipped."""
+
+    name = "ring"
+    supports = frozenset(FEATURES)
+
+    def limit(self, call: Call) -> str | None:
+        """Refuse what no mesh in context splits by length, in equal pieces."""
+        ranks, (T, S) = parts("length"), call.lengths
+        if ranks == 1:
+            return f"no mesh with an axis {spelled('length')!r} larger than 1 is set"
+        for name, length in (("T", T), ("S", S)):
+            piece = length // (2 * ranks)
+            if length % (2 * ranks) or not length:
+                return f"lengths must be multiples of 2 × {spelled('length')} = {2 * ranks}, got {name}={length}"
+            if _block(length, ranks) < min(piece, _LEAST):
+                return f"{name}={length} makes pieces of {piece}, with no divisor from {_LEAST} to {_BLOCK}"
+        if call.dropout is not None and not counts_places(call.dropout.key):
+            return "dropout by part needs a threefry key"
+        return None
+
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
+        """Attend."""
+        plan, rest = _plan(call)
+        q, bias = call.q, call.bias
+        bias = None if bias is None else _aligned(bias.astype(at_least_float32(q.dtype)), q.ndim)
+        return _ring(plan, q, call.k, call.v, bias, rest)
 
 
-def ring_attention(
-    q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
-    v: Float[Array, "*B S K H"],
-    mask: Mask | None,
-    bias: Float[Array, "*#B #N #T #S"] | None,
-    scale: float,
-    dropout: Dropout | None = None,
-) -> Float[Array, "*B T N H"]:
-    """Attend to keys as they pass by; blocks that the mask hides entirely are skipped."""
-    *batch, T, N, _ = q.shape
-    S, mask = k.shape[-3], mask or Mask()
+def _plan(call: Call) -> tuple[RingSpec, dict[str, Array]]:
+    """Return what is static of a call, and the arrays beside queries, keys, values and bias."""
+    q, mask, dropout, (T, S) = call.q, call.mask, call.dropout, call.lengths
     if mask.also:
         mask = Mask(dense=mask.materialize(T, S))
-    drop = dropout is not None and dropout.rate > 0
+    *batch, _, N, _ = q.shape
+    drop = dropout is not None
     drawn, at = drawn_from((*batch, N, T, S)) if drop else ((), {})
     lengths = jnp.minimum(S, S if mask.lengths is None else mask.lengths)
     offset = jnp.asarray(S - T if mask.offset is None else mask.offset)
@@ -78,7 +88,7 @@ def ring_attention(
         key_piece=S // (2 * ranks),
         rows=_block(T, ranks),
         columns=_block(S, ranks),
-        scale=scale,
+        scale=call.resolved_scale,
         causal=mask.causal,
         window=mask.window,
         rate=dropout.rate if drop else 0.0,
@@ -95,8 +105,7 @@ def ring_attention(
         "key": dropout.key if drop else None,
         "batch": at.get(0),
     }
-    bias = None if bias is None else _aligned(bias.astype(at_least_float32(q.dtype)), q.ndim)
-    return _ring(plan, q, k, v, bias, {name: x for name, x in rest.items() if x is not None})
+    return plan, {name: x for name, x in rest.items() if x is not None}
 
 
 def _block(length: int, ranks: int) -> int:
@@ -125,7 +134,7 @@ def _derive(plan, operands, tangents):
 
 def _forward(operands, *, plan):
     q, k, v, bias, rest = operands
-    return _share(plan, attend, ("out", "lse"), q=q, k=k, v=v, bias=bias, **rest)
+    return _on_devices(plan, attend, ("out", "lse"), q=q, k=k, v=v, bias=bias, **rest)
 
 
 def _tangent(saved, tangents, *, plan):
@@ -145,11 +154,11 @@ def _backward(saved, dout, *, plan):
     delta = jnp.sum(widen(dout) * done["out"], axis=-1, keepdims=True)
     results = ("q", "k", "v") if bias is None else ("q", "k", "v", "bias")
     given = {"q": q, "k": k, "v": v, "bias": bias, "dout": dout, "lse": done["lse"], "delta": delta, **rest}
-    by = _share(plan, attend_back, results, **given)
+    by = _on_devices(plan, attend_back, results, **given)
     return by["q"], by["k"], by["v"], by.get("bias")
 
 
-def _share(plan, run, results, **operands):
+def _on_devices(plan, run, results, **operands):
     """Run a function on each device's part of the operands; other mesh axes stay the compiler's."""
     operands = {name: x for name, x in operands.items() if x is not None}
 

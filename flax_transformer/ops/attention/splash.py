@@ -14,8 +14,10 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.device_map import device_map
-from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.float32 import scaled
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import platform
@@ -26,55 +28,57 @@ _LANES = 128
 _HIDDEN = np.iinfo(np.int32).min
 
 
-def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
-    """Say why splash attention cannot serve a call, or None."""
-    mask = mask or Mask()
-    T, S, heads = q.shape[-3], k.shape[-3], k.shape[-2]
-    batch, rows, columns = q.shape[:-3], parts("batch"), parts("heads")
-    checks = (
-        (platform() != "tpu", f"it needs a TPU, the platform is {platform()!r}"),
-        (q.dtype == jnp.float64, "it computes in float32, got float64"),
-        (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
-        (bias is not None, "it takes no bias"),
-        (mask.dense is not None, "it takes no dense mask"),
-        (mask.also, "it takes no union of masks"),
-        (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
-        (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
-        (
-            rows > 1 and (not batch or batch[0] % rows),
-            f"rows must be a multiple of {spelled('batch')} = {rows}, got {batch}",
-        ),
-        (heads % columns, f"kv heads must be a multiple of {spelled('heads')} = {columns}, got K={heads}"),
-    )
-    return next((reason for fails, reason in checks if fails), None)
-
-
-def splash_attention(
-    q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
-    v: Float[Array, "*B S K H"],
-    mask: Mask | None,
-    bias: None,
-    scale: float,
-    dropout: Dropout | None = None,
-    interpret: bool = False,
-) -> Float[Array, "*B T N H"]:
-    """Attend by splash attention; `interpret` runs the kernel's program without a TPU.
+@frozen
+class SplashAttention(AttentionFunction):
+    """Softmax attention by JAX's kernels for TPUs.
 
     The compiler cannot split a kernel: under a mesh each device runs it on its own rows and heads.
     """
-    attend, axes = partial(_attend, scale=scale, interpret=interpret), auto_axes()
-    mask = replace(mask or Mask(), offset=None)  # it is known where it matters
-    if not axes or jax.sharding.get_abstract_mesh().size == 1:
-        return attend(q, k, v, mask)
-    rows, split = mesh_axes("batch") or None, mesh_axes("heads") or None
-    batch = q.ndim - 3
-    heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, split)
-    place = lambda leaf, rank: PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)  # noqa: E731
-    lengths = None if mask.lengths is None else place(mask.lengths, batch)
-    segments = None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments)
-    split = Mask.tree_unflatten((mask.causal, mask.window), (lengths, segments, None, None, ()))
-    return device_map(attend, given=(heads, heads, heads, split), made=heads, axes=axes)(q, k, v, mask)
+
+    interpret: bool = False
+    """Whether to run the kernel's program without a TPU."""
+
+    name = "splash"
+    supports = frozenset({"scale", "cross", "causal", "window", "lengths", "segments", "offset"})
+
+    def refuses(self, call: Call) -> str | None:
+        """Return why splash attention cannot serve a call, None where it can."""
+        if platform() != "tpu" and not self.interpret:
+            return f"it needs a TPU, the platform is {platform()!r}"
+        return super().refuses(call)
+
+    def limit(self, call: Call) -> str | None:
+        """Return what of types, the mask or the mesh keeps it from serving a call, if anything does."""
+        mask, (T, S), batch, K = call.mask, call.lengths, call.q.shape[:-3], call.k.shape[-2]
+        rows, columns = parts("batch"), parts("heads")
+        rows_differ = rows > 1 and (not batch or batch[0] % rows)
+        checks = (
+            (call.q.dtype == jnp.float64, "it computes in float32, got float64"),
+            (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
+            (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
+            (rows_differ, f"rows must be a multiple of {spelled('batch')} = {rows}, got {batch}"),
+            (K % columns, f"kv heads must be a multiple of {spelled('heads')} = {columns}, got K={K}"),
+        )
+        return next((reason for fails, reason in checks if fails), None)
+
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
+        """Attend."""
+        attend, axes = partial(_attend, scale=call.resolved_scale, interpret=self.interpret), auto_axes()
+        mask = replace(call.mask, offset=None)  # it is known where it matters
+        if not axes or jax.sharding.get_abstract_mesh().size == 1:
+            return attend(call.q, call.k, call.v, mask)
+        rows, split = mesh_axes("batch") or None, mesh_axes("heads") or None
+        batch = call.q.ndim - 3
+        heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, split)
+
+        def place(leaf, rank):
+            return PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)
+
+        lengths = None if mask.lengths is None else place(mask.lengths, batch)
+        segments = None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments)
+        masks = Mask.tree_unflatten((mask.causal, mask.window), (lengths, segments, None, None, ()))
+        attend = device_map(attend, given=(heads, heads, heads, masks), made=heads, axes=axes)
+        return attend(call.q, call.k, call.v, mask)
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Mask, *, scale: float, interpret: bool) -> Array:

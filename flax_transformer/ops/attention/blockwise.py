@@ -14,48 +14,43 @@ from einops import rearrange
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.dropout import Dropout
+from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import FEATURES, Call
+from flax_transformer.ops.attention.function import AttentionFunction
+from flax_transformer.ops.attention.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
+from flax_transformer.ops.attention.score_block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.float32 import at_least_float32, product, widen, zeros
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
-from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
 from flax_transformer.ops.remat_name import AGAIN, attended
-from flax_transformer.ops.score_block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 
 _BLOCK = 512
 
 
-def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
-    """Serve every call without dropout."""
-    return None if dropout is None or dropout.rate == 0 else "it has no dropout of attention weights"
+@frozen
+class BlockwiseAttention(AttentionFunction):
+    """Softmax attention block by block; what the mask hides entirely is skipped, and of what lies beyond a window
+    nothing is done."""
 
+    block: int = 512
+    """Positions in a block, of queries and of keys, at most."""
 
-def blockwise_attention(
-    q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
-    v: Float[Array, "*B S K H"],
-    mask: Mask | None,
-    bias: Float[Array, "*#B #N #T #S"] | None,
-    scale: float,
-    dropout: Dropout | None = None,
-    *,
-    block: int | None = None,
-) -> Float[Array, "*B T N H"]:
-    """Attend block by block; what the mask hides entirely is skipped, and of what lies beyond a window nothing is done.
+    name = "blockwise"
+    supports = frozenset(FEATURES) - {"dropout"}
 
-    Args:
-      block: positions in a block, of queries and of keys, at most.
-    """
-    T, S, K = q.shape[-3], k.shape[-3], k.shape[-2]
-    rows, columns = (min(_BLOCK, block or _BLOCK, length) for length in (T, S))
-    visits = bands(mask, T, S, rows, columns)
-    mask = fix_mask(mask or Mask(), T, S, rows, columns)
-    if bias is not None:
-        bias = pad_block(pad_block(bias.astype(at_least_float32(q.dtype)), -2, rows), -1, columns)
-    q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
-    k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
-    out = _blockwise(scale, visits, q, k, v, mask, bias)
-    return rearrange(out, "i ... K G t H -> ... (i t) (K G) H")[..., :T, :, :]
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
+        """Attend."""
+        (T, S), K, bias = call.lengths, call.k.shape[-2], call.bias
+        rows, columns = (min(_BLOCK, self.block, length) for length in (T, S))
+        visits = bands(call.mask, T, S, rows, columns)
+        mask = fix_mask(call.mask, T, S, rows, columns)
+        if bias is not None:
+            bias = pad_block(pad_block(bias.astype(at_least_float32(call.q.dtype)), -2, rows), -1, columns)
+        q = rearrange(pad_block(call.q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
+        keys = (
+            rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (call.k, call.v)
+        )
+        out = _blockwise(call.resolved_scale, visits, q, *keys, mask, bias)
+        return rearrange(out, "i ... K G t H -> ... (i t) (K G) H")[..., :T, :, :]
 
 
 def block_scores(scale, q, k, part, bias, i, j):

@@ -6,21 +6,23 @@ The same numbers as `attention(…, Mask(window=…))`, by `ops.blockwise`, of w
 Axes as in `attention`.
 """
 
-from jax import ShapeDtypeStruct
-from jaxtyping import Array
+from dataclasses import replace
+
+from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.blockwise import blockwise_attention
+from flax_transformer.ops.attention.blockwise import BlockwiseAttention
+from flax_transformer.ops.attention.call import MASKS, Call
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.mask_field import window_sides
-from flax_transformer.ops.variant import EVERY_MASK, Variant, placeless
 
 _LEAST = 128
 """A block has no fewer positions: matrices as wide as the units that multiply them."""
 
 
 @frozen
-class LocalAttention(Variant):
+class LocalAttention(AttentionFunction):
     """Softmax attention to `window` keys on either side, and of a causal mask to those before alone.
 
     >>> import jax.numpy as jnp
@@ -33,20 +35,24 @@ class LocalAttention(Variant):
     """Keys to the left and to the right of a query's own position, as in `Mask`. It may be wider than the text."""
 
     name = "local"
-    able = EVERY_MASK | {"bias", "cross", "scale"}
+    supports = MASKS | {"bias", "cross", "scale"}
 
     def __post_init__(self):
         object.__setattr__(self, "window", window_sides(self.window) or (-1, -1))
         if min(self.window) < 0:
             raise ValueError("local attention needs a window, got None")
 
-    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
-        """Refuse queries whose places among the keys are not told, as those of beams in a cache."""
-        return placeless(q, k, mask)
+    def limit(self, call: Call) -> str | None:
+        """Refuse queries whose positions among the keys a dense mask hides, as those of beams in a cache."""
+        if call.mask.dense is None or len({*call.lengths}) == 1:
+            return None
+        return (
+            "it goes by positions, which a dense mask of other queries than keys (beams, padded rows of a cache) hides"
+        )
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: Array | None, scale: float, dropout: None) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend block by block."""
-        mask = mask & Mask(window=self.window)
+        mask = call.mask & Mask(window=self.window)
         far = max(mask.window or self.window)
         block = max(_LEAST, 1 << max(far - 1, 0).bit_length())
-        return blockwise_attention(q, k, v, mask, bias, scale, block=block)
+        return BlockwiseAttention(block=block).run(replace(call, mask=mask))

@@ -1,48 +1,29 @@
-"""Sparse patterns by blocks: which positions there are, what of a block is visible, shares of several kinds of keys.
+"""Sparse patterns by blocks: what of a block is visible, and attention to keys of several kinds.
 
 Used by `ops.strided_sparse` and `ops.fixed_sparse` (Child et al. 2019, https://arxiv.org/abs/1904.10509), whose blocks
 are as long as their stride.
 
 Axes: B batch, I blocks, T positions in a block of queries, S keys of a block, K key/value heads, G query heads to each,
-H head width. What is looped over has I first.
+H head width.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
+from flax_transformer.ops.attention.xla import masked_softmax
 from flax_transformer.ops.float32 import product
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.score_block import pad_block
-from flax_transformer.ops.xla import masked_softmax
-
-
-def to_blocks(x: Float[Array, "*B T N H"], size: int) -> Float[Array, "I *B size N H"]:
-    """Cut positions into blocks, the last one filled up with zeros."""
-    return rearrange(pad_block(x, -3, size), "... (I t) N H -> I ... t N H", t=size)
-
-
-def from_blocks(x: Float[Array, "I *B size N H"], T: int) -> Float[Array, "*B T N H"]:
-    """Undo `to_blocks`."""
-    return rearrange(x, "I ... t N H -> ... (I t) N H")[..., :T, :, :]
-
-
-def with_neighbours(blocks: Float[Array, "I *B size K H"], left: int, right: int) -> Float[Array, "I *B S K H"]:
-    """Put the blocks before and after each block around it; beyond the ends there are zeros."""
-    count = len(blocks)
-    padded = jnp.pad(blocks, [(left, right)] + [(0, 0)] * (blocks.ndim - 1))
-    return jnp.concatenate([padded[at : at + count] for at in range(left + 1 + right)], axis=-3)
+from flax_transformer.ops.mask_field import within
 
 
 def seen_by(mask: Mask, length: int, rows: Int[Array, "T"], columns: Int[Array, "#T S"]) -> Bool[Array, "*#B #N T S"]:
     """Say which keys at these positions the mask shows to queries at those; what is outside of the text is hidden."""
     inside = ((columns >= 0) & (columns < length))[None]
-    ahead = columns - rows[:, None]
-    if mask.causal:
-        inside &= ahead <= 0
-    if mask.window is not None:
-        inside &= (ahead >= -mask.window[0]) & (ahead <= mask.window[1])
+    inside &= within(columns - rows[:, None], mask.causal, mask.window)
     if mask.lengths is not None:
         inside = inside & (columns < mask.lengths[..., None, None, None])
     if mask.segments is not None:
@@ -65,7 +46,7 @@ def attend_neighbours(
     Args:
       neighbours: keys and values.
       seen: which of them each query sees.
-      far: keys and values, of query t those at its own place in I blocks.
+      far: keys and values, of query t those at its own position in each of I blocks.
       far_seen: which of those.
     """
     (k, v), K = neighbours, neighbours[0].shape[-2]
@@ -83,6 +64,9 @@ def attend_neighbours(
     return rearrange(out, "... T K G H -> ... T (K G) H")
 
 
-def over_blocks(mix, *blocks):
-    """Mix block by block; the backward pass computes each block's shares again."""
-    return jax.lax.map(jax.checkpoint(lambda block: mix(*block)), blocks)
+def over_blocks(
+    attend: Callable[..., Float[Array, "*B C N H"]], *blocks: Float[Array, "*B W _ _ H"]
+) -> Float[Array, "*B W C N H"]:
+    """Attend block by block, given each its number; the backward pass computes each block's weights again."""
+    first = (jnp.arange(blocks[0].shape[-4]), *(jnp.moveaxis(x, -4, 0) for x in blocks))
+    return jnp.moveaxis(jax.lax.map(jax.checkpoint(lambda block: attend(*block)), first), 0, -4)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.function import AttentionFunction
+from flax_transformer.ops.attention.linear import LOWEST, mix_features
 from flax_transformer.ops.float32 import widen
-from flax_transformer.ops.linear import LOWEST, mix_features
-from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.variant import Variant
 
 EPSILON = 1e-12
 """Beside features of which the largest is 1: too small to be seen but where there is nothing else."""
@@ -54,11 +54,11 @@ def positive_features(
 
 
 @frozen
-class PerformerAttention(Variant):
+class PerformerAttention(AttentionFunction):
     """An unbiased estimate of softmax attention's numerators and denominators; the error falls with more features.
 
     >>> q = jax.random.normal(jax.random.key(0), (5, 1, 4)) / 2
-    >>> from flax_transformer.ops.attention import attention
+    >>> from flax_transformer.ops import attention
     >>> error = lambda features: jnp.abs(PerformerAttention(features=features)(q, q, q) - attention(q, q, q)).mean()
     >>> bool(error(4096) < 0.02 < error(4))
     True
@@ -70,16 +70,17 @@ class PerformerAttention(Variant):
     """Of the random vectors, the same ones for all heads and layers and at every call."""
 
     name = "performer"
-    able = frozenset({"causal", "lengths", "offset", "cross", "scale"})
+    supports = frozenset({"causal", "lengths", "offset", "cross", "scale"})
 
     def __post_init__(self):
         if self.features < 1:
             raise ValueError(f"features must be at least 1, got {self.features}")
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Mix by sums over keys."""
-        vectors = orthogonal_features(jax.random.key(self.seed), self.features, q.shape[-1])
-        q, k = (widen(x) * scale**0.5 for x in (q, k))
+        v = call.v
+        vectors = orthogonal_features(jax.random.key(self.seed), self.features, call.q.shape[-1])
+        q, k = (widen(x) * call.resolved_scale**0.5 for x in (call.q, call.k))
         # What a query's features are multiplied by, its sum of weights takes out again.
         queries, (keys, scales) = positive_features(q, vectors)[0], positive_features(k, vectors)
-        return mix_features(queries, keys, widen(v), mask, scales).astype(v.dtype)
+        return mix_features(queries, keys, widen(v), call.mask, scales).astype(v.dtype)

@@ -12,11 +12,11 @@ from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.blockwise import block_scores
+from flax_transformer.ops.attention.blockwise import block_scores
+from flax_transformer.ops.attention.score_block import cut_block
+from flax_transformer.ops.attention.zigzag import pieces
 from flax_transformer.ops.dropout import keep_part, keep_scale
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.score_block import cut_block
-from flax_transformer.ops.zigzag import pieces
 
 
 @frozen

@@ -1,7 +1,7 @@
 """Normalisers with exact zeros in place of the softmax: sparsemax (Martins & Astudillo 2016,
 https://arxiv.org/abs/1602.02068) and 1.5-entmax (Peters et al. 2019, https://arxiv.org/abs/1905.05702).
 
-Axes as in `attention`; S are the positions that share what there is to give.
+Axes as in `attention`; S are the keys that share the weights.
 """
 
 import jax
@@ -10,14 +10,13 @@ from jaxtyping import Array, Bool, Float
 from optax.projections import projection_simplex
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.variant import EVERY_MASK, Variant
-from flax_transformer.ops.xla import attention_logits, mix_weights
+from flax_transformer.ops.attention.call import FEATURES, Call
+from flax_transformer.ops.attention.function import AttentionFunction
+from flax_transformer.ops.attention.xla import attention_logits, mix_weights
 
 
 def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = None) -> Float[Array, "*B S"]:
-    """Return the nearest shares to the logits: none below 0, together 1. Rows that see nothing are zero.
+    """Return the weights nearest to the logits: none below 0, together 1. Rows that see nothing are zero.
 
     >>> sparsemax(jnp.array([1.0, 0.5, -1.0]))
     Array([0.75, 0.25, 0.  ], dtype=float32)
@@ -28,7 +27,7 @@ def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None =
 
 
 def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = None) -> Float[Array, "*B S"]:
-    """Return shares between softmax's and sparsemax's, α = 1.5: max(z / 2 − τ, 0)². Rows that see nothing are zero.
+    """Return weights between softmax's and sparsemax's, α = 1.5: max(z / 2 − τ, 0)². Rows that see nothing are zero.
 
     >>> entmax(jnp.array([1.0, 0.5, -3.0])).round(3)
     Array([0.674, 0.326, 0.   ], dtype=float32)
@@ -38,7 +37,7 @@ def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = No
 
 
 def _below_top(logits: Array, visible: Array | None, depth: float) -> tuple[Array, Array]:
-    """Return what is visible from its largest down, and whether there is any; at `depth` below it all shares are 0."""
+    """Return what is visible from its largest down, and whether there is any; at `depth` below it all weights are 0."""
     visible = jnp.ones((), bool) if visible is None else visible
     logits = jnp.where(visible, logits, -jnp.inf)
     top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
@@ -61,25 +60,23 @@ def _entmax(logits: Float[Array, "*B S"]) -> Float[Array, "*B S"]:
 
 
 @_entmax.defjvp
-def _entmax_slope(primals, tangents):
+def _entmax_jvp(primals, tangents):
     weights = _entmax(*primals)
-    # Away from 0 a square root has a derivative; where a share is 0 nothing moves, in derivatives of these too.
+    # Away from 0 a square root has a derivative; where a weight is 0 nothing moves, in derivatives of these too.
     roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1)), 0)
     moved = roots * tangents[0]
     return weights, moved - roots * (moved.sum(axis=-1, keepdims=True) / roots.sum(axis=-1, keepdims=True))
 
 
-class _Normalised(Variant):
+class _Normalised(AttentionFunction):
     """Attention whose weights are made of the scores by another function than the softmax."""
 
-    able = EVERY_MASK | {"bias", "cross", "scale", "dropout"}
+    supports = frozenset(FEATURES)
 
-    def mix(
-        self, q: Array, k: Array, v: Array, mask: Mask, bias: Array | None, scale: float, dropout: Dropout | None
-    ) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Mix by the weights, which are materialised: memory O(T S)."""
-        logits = attention_logits(q, k, bias, scale=scale)
-        return mix_weights(self.normalise(logits, mask.materialize(q.shape[-3], k.shape[-3])), v, dropout)
+        logits = attention_logits(call.q, call.k, call.bias, scale=call.resolved_scale)
+        return mix_weights(self.normalise(logits, call.mask.materialize(*call.lengths)), call.v, call.dropout)
 
 
 @frozen

@@ -6,18 +6,17 @@ keys of its own block and of its neighbours. Source: Longformer (Beltagy et al. 
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from flax_transformer.ops.attention.blocks import from_blocks, to_blocks, with_neighbours
+from flax_transformer.ops.attention.xla import drop_weights, masked_softmax
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.float32 import product, scaled
-from flax_transformer.ops.mask_field import check_broadcast, window_sides
+from flax_transformer.ops.mask_field import check_broadcast, window_sides, within
 from flax_transformer.ops.remat_name import attended
-from flax_transformer.ops.score_block import pad_block
-from flax_transformer.ops.xla import drop_weights, masked_softmax
 from flax_transformer.parallel.explicit import implicit
 
 LEAST = 16
@@ -61,19 +60,20 @@ def sliding_attention(
             f"windows are of as many queries, keys and values, got {q.shape}, {k.shape} and {v.shape}; `equal_heads` "
             "gives as many heads"
         )
-    *lead, T, N, H = q.shape
+    *lead, T, _, H = q.shape
     window = window_sides(window)
     size = min(max(*window, LEAST), max(T, 1))
     seen = jnp.ones(T, bool) if visible is None else visible
     check_broadcast("visible", seen.shape, (*lead, T))
-    q = _blocks(scaled(q, 1 / math.sqrt(H) if scale is None else scale), size, 3)
-    turns = [turn for turn, side in ((-1, window[0]), (0, 1), (1, window[1])) if side and (not turn or size < T)]
-    k, v, seen = (_near(_blocks(x, size, axes), turns, axes) for x, axes in ((k, 3), (v, 3), (seen, 1)))
+    q = to_blocks(scaled(q, 1 / math.sqrt(H) if scale is None else scale), -3, size)
+    left, right = (int(side > 0 and size < T) for side in window)
+    k, v, seen = (
+        with_neighbours(to_blocks(x, axis, size), axis, left, right) for x, axis in ((k, -3), (v, -3), (seen, -1))
+    )
     scores = product("...wcnh,...wsnh->...wncs", q, k)
     # Of every key of a block's neighbourhood, how far it is ahead of every query of the block.
-    ahead = (np.array(turns)[:, None] * size + np.arange(size)).ravel() - np.arange(size)[:, None]
-    inside = (ahead >= -window[0]) & (ahead <= window[1])
-    shown = jnp.broadcast_to(inside & seen[..., None, None, :], scores.shape)
+    ahead = np.arange(-left * size, (1 + right) * size) - np.arange(size)[:, None]
+    shown = jnp.broadcast_to(within(ahead, False, window) & seen[..., None, None, :], scores.shape)
     if shared is not None:
         more = product("...wcnh,...gnh->...wncg", q, shared[0])
         scores = jnp.concatenate([more, scores], axis=-1)
@@ -84,20 +84,4 @@ def sliding_attention(
     y = jnp.einsum("...wncs,...wsnh->...wcnh", weights[..., first:], v)
     if shared is not None:
         y = y + jnp.einsum("...wncg,...gnh->...wcnh", weights[..., :first], shared[1])
-    return attended(y.reshape(*lead, -1, N, H)[..., :T, :, :])
-
-
-def _blocks(x: Array, size: int, axes: int) -> Array:
-    """Cut the first of the last `axes` axes into blocks, filled up with zeros."""
-    x = pad_block(x, -axes, size)
-    return x.reshape(*x.shape[: x.ndim - axes], -1, size, *x.shape[x.ndim - axes + 1 :])
-
-
-def _near(x: Array, turns: list[int], axes: int) -> Array:
-    """Put the blocks before and after each beside it, zeros at the ends: [W, C] becomes [W, S]."""
-    axis = x.ndim - axes - 1
-    count = x.shape[axis]
-    ends = [(1, 1) if i == axis else (0, 0) for i in range(x.ndim)]
-    wide = jnp.pad(x, ends)
-    parts = [jax.lax.slice_in_dim(wide, 1 + turn, 1 + turn + count, axis=axis) for turn in turns]
-    return jnp.concatenate(parts, axis=axis + 1)
+    return attended(from_blocks(y, -3, T))

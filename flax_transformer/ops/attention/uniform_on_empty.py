@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.attention import attention
+from flax_transformer.ops.attention.dispatch import attention
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
 

@@ -10,26 +10,26 @@ from typing import Literal
 
 import jax.numpy as jnp
 from einops import reduce
-from jax import ShapeDtypeStruct
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.function import AttentionFunction
+from flax_transformer.ops.attention.xla import XlaAttention, attention_weights
 from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.variant import Variant
-from flax_transformer.ops.xla import attention_weights, xla_attention
 
 
 def iterated_inverse(
     matrix: Float[Array, "*B M M"], steps: int, start: Literal["each", "batch"] = "each"
 ) -> Float[Array, "*B M M"]:
-    """Approach the pseudo-inverse of matrices whose rows are shares, as shares of a softmax are.
+    """Approach the pseudo-inverse of matrices whose rows are weights of a softmax.
 
     Args:
       start: divide the first guess by the largest sum of a column of each matrix, or of all matrices.
 
-    >>> shares = jnp.array([[0.9, 0.1], [0.2, 0.8]])
-    >>> bool(jnp.allclose(iterated_inverse(shares, 8) @ shares, jnp.eye(2), atol=1e-4))
+    >>> weights = jnp.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> bool(jnp.allclose(iterated_inverse(weights, 8) @ weights, jnp.eye(2), atol=1e-4))
     True
     """
     one = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
@@ -43,7 +43,7 @@ def iterated_inverse(
 
 
 @frozen
-class NystromAttention(Variant):
+class NystromAttention(AttentionFunction):
     """Softmax attention through landmarks; exact where there are as many landmarks as positions.
 
     What `lengths`, or a dense mask of one row for all queries, hide gets no weight, but is in the means of landmarks,
@@ -63,25 +63,27 @@ class NystromAttention(Variant):
     default, with which the rows of a batch are not independent."""
 
     name = "nystrom"
-    able = frozenset({"lengths", "dense", "scale"})
+    supports = frozenset({"lengths", "dense", "scale"})
 
     def __post_init__(self):
         if self.landmarks < 1 or self.steps < 0:
             raise ValueError(f"landmarks are at least 1 and steps 0, got {self.landmarks} and {self.steps}")
 
-    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
+    def limit(self, call: Call) -> str | None:
         """Refuse lengths that cannot be cut into segments."""
-        if q.shape[-3] % self.landmarks:
-            return f"its landmarks must divide the length, got T={q.shape[-3]}, landmarks={self.landmarks}"
-        if mask.dense is not None and mask.dense.shape[-2] != 1 and self.landmarks != q.shape[-3]:
-            return f"its dense mask must hide the same keys of all queries, got {mask.dense.shape}"
+        (T, _), dense = call.lengths, call.mask.dense
+        if T % self.landmarks:
+            return f"its landmarks must divide the length, got T={T}, landmarks={self.landmarks}"
+        if dense is not None and dense.shape[-2] != 1 and self.landmarks != T:
+            return f"its dense mask must hide the same keys of all queries, got {dense.shape}"
         return None
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Mix through landmarks."""
+        q, k, v, mask, scale = call.q, call.k, call.v, call.mask, call.resolved_scale
         T, N = q.shape[-3], q.shape[-2]
         if self.landmarks == T:
-            return xla_attention(q, k, v, mask, None, scale, None)
+            return XlaAttention().run(call)
         k, v = (jnp.repeat(x, N // x.shape[-2], axis=-2) for x in (k, v))
         q_mean, k_mean = (
             reduce(widen(x), "... (M t) N H -> ... M N H", "mean", M=self.landmarks).astype(x.dtype) for x in (q, k)

@@ -11,28 +11,26 @@ from einops import rearrange
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
+from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention.call import FEATURES, Call
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.dropout import Dropout, dropout
 from flax_transformer.ops.float32 import product, scaled, widen
 from flax_transformer.ops.mask import Mask, check_mask
 from flax_transformer.ops.remat_name import attended
 
 
-def xla_serves(q, k, v, mask, bias, dropout) -> str | None:
-    """Serve every call."""
-    return None
+@frozen
+class XlaAttention(AttentionFunction):
+    """Softmax attention that materialises the scores; it serves every call."""
 
+    name = "xla"
+    supports = frozenset(FEATURES)
 
-def xla_attention(
-    q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
-    v: Float[Array, "*B S K H"],
-    mask: Mask | None,
-    bias: Float[Array, "*#B #N #T #S"] | None,
-    scale: float,
-    dropout: Dropout | None,
-) -> Float[Array, "*B T N H"]:
-    """Attend by materialising the scores."""
-    return mix_weights(attention_weights(q, k, mask, bias, scale=scale), v, dropout)
+    def run(self, call: Call) -> Float[Array, "*B T N H"]:
+        """Attend."""
+        weights = attention_weights(call.q, call.k, call.mask, call.bias, scale=call.resolved_scale)
+        return mix_weights(weights, call.v, call.dropout)
 
 
 def mix_weights(
@@ -108,7 +106,7 @@ def _score_jvp(primals, tangents):
 def masked_softmax(
     logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N #T #S"] | None
 ) -> Float[Array, "*B N T S"]:
-    """Return shares of what is visible; rows that see nothing are zero."""
+    """Return the softmax over what is visible; rows that see nothing are zero."""
     if visible is not None:
         logits = jnp.where(visible, logits, -jnp.inf)
     top = jnp.max(logits, axis=-1, keepdims=True, initial=-jnp.inf)

@@ -4,19 +4,13 @@ Axes as in `attention`; blocks are as long as the stride.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.neighbour_block import (
-    attend_neighbours,
-    from_blocks,
-    over_blocks,
-    seen_by,
-    to_blocks,
-    with_neighbours,
-)
-from flax_transformer.ops.sparse_pattern import PatternAttention, root
+from flax_transformer.ops.attention.blocks import from_blocks, to_blocks, with_neighbours
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.neighbour_block import attend_neighbours, over_blocks, seen_by
+from flax_transformer.ops.attention.sparse_pattern import PatternAttention, root
 
 
 @frozen
@@ -35,16 +29,15 @@ class StridedAttention(PatternAttention):
         stride, away = self.stride or root(length), jnp.abs(columns - rows)
         return (away <= stride) | (away % stride == 0)
 
-    def mix_blocks(self, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Array:
+    def run_blocks(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend block by block."""
-        T = q.shape[-3]
+        mask, scale, T = call.mask, call.resolved_scale, call.lengths[0]
         stride = min(self.stride or root(T), T)
-        q, k, v = (to_blocks(x, stride) for x in (q, k, v))
-        around = (1, 0) if mask.causal else (1, 1)
-        neighbours = [with_neighbours(x, *around) for x in (k, v)]
+        q, k, v = (to_blocks(x, -3, stride) for x in (call.q, call.k, call.v))
+        neighbours = [with_neighbours(x, -3, 1, 0 if mask.causal else 1) for x in (k, v)]
         # Of every query those keys, a block apart each, that have its place in their block.
-        far = [jnp.moveaxis(x, 0, -4) for x in (k, v)]
-        places, blocks = jnp.arange(stride), jnp.arange(len(q))
+        far = k, v
+        places, blocks = jnp.arange(stride), jnp.arange(q.shape[-4])
 
         def block(i: Array, q: Array, k: Array, v: Array) -> Array:
             rows = i * stride + places
@@ -53,6 +46,6 @@ class StridedAttention(PatternAttention):
             seen &= jnp.abs(columns - rows[:, None]) <= stride
             others = blocks * stride + places[:, None]
             far_seen = seen_by(mask, T, rows, others) & (jnp.abs(blocks - i) > 1)
-            return attend_neighbours(q, (k, v), seen, scale, tuple(far), far_seen)
+            return attend_neighbours(q, (k, v), seen, scale, far, far_seen)
 
-        return from_blocks(over_blocks(block, blocks, q, *neighbours), T)
+        return from_blocks(over_blocks(block, q, *neighbours), -3, T)
