@@ -40,8 +40,9 @@ def within(ahead: Any, causal: bool, window: tuple[int, int] | None) -> Any:
     """Say which keys a causal mask or a window shows, by how many positions they are ahead of a query."""
     left, right = (None, None) if window is None else window
     right = 0 if causal else right
-    shown = True if left is None else ahead >= -left
-    return shown if right is None else shown & (ahead <= right)
+    if right is None:
+        return True
+    return ahead <= right if left is None else (ahead >= -left) & (ahead <= right)
 
 
 def check_kind(name: str, value: Any, kind: type) -> None:
