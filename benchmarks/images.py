@@ -25,7 +25,6 @@ from flax_transformer.data.image import (
     Erase,
     Flip,
     ImageRows,
-    ImageSplit,
     ImageStream,
     InMemoryImages,
     InMemoryRows,
@@ -36,6 +35,7 @@ from flax_transformer.data.image import (
     Resize,
     ShiftFlip,
     decode_image,
+    labelled_images,
     open_images,
 )
 
@@ -60,7 +60,7 @@ def measure(call: Callable[[], object], images: int, rounds: int) -> dict:
 def small(rounds: int) -> dict[str, dict]:
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 256, (8192, 32, 32, 3), np.uint8)
-    pictures = ImageSplit(InMemoryImages(pixels), draw.integers(0, 10, 8192).astype(np.int32))
+    pictures = labelled_images(InMemoryImages(pixels), draw.integers(0, 10, 8192).astype(np.int32))
     rows = InMemoryRows(pictures, 0)
     numbers = np.arange(128)
     batch = rows.read(numbers)

@@ -19,7 +19,10 @@ def digest(*parts: str | Shaped[np.ndarray, "..."]) -> str:
 
 
 def name_data(items: Sequence[Any]) -> str:
-    """Name a sequence of examples: by its own ``fingerprint``, as a range, or by the SHA-256 of its items as JSON."""
+    """Name a sequence of examples: by its own ``fingerprint``, as a range, or by the SHA-256 of its items as JSON.
+
+    An item that JSON does not know is written by its own ``fingerprint``, or as an array.
+    """
     if hasattr(items, "fingerprint"):
         return items.fingerprint
     if isinstance(items, range):
@@ -52,4 +55,4 @@ def name_function(function: Callable[..., Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return np.asarray(value).tolist()
+    return value.fingerprint if hasattr(value, "fingerprint") else np.asarray(value).tolist()

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from flax_transformer.data.table import Table
+
 SPLITS = ("train", "validation", "test")
 _WORDS = {
     "train": "train", "training": "train", "validation": "validation", "val": "validation", "valid": "validation",
@@ -88,22 +90,24 @@ def complete_splits(
     share: float,
     seed: int,
     what: str = "images",
+    take: Callable[[Any, Int[np.ndarray, "_"]], Any] = Table.take,
 ) -> dict[str, Any]:
     """Return all three splits in their order: those that there are not are held out of `train`, as `hold_out` does.
 
     Args:
-      splits: what has `take(indices)`.
+      splits: tables.
       names: gives the names of a split's items.
       labels: gives the numbers of their classes.
       share: of each part.
       seed: which ones they are.
       what: what messages call them.
+      take: picks items by their numbers.
     """
     missing = [split for split in SPLITS if split not in splits]
     if missing:
         train = splits["train"]
         parts = hold_out(names(train), labels(train), missing, share=share, seed=seed, what=what)
-        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
+        splits = {**splits, **{split: take(train, indices) for split, indices in parts.items()}}
     return {split: splits[split] for split in SPLITS}
 
 

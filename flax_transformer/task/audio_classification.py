@@ -10,11 +10,9 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Int
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.audio import (
-    AudioSet,
     Gain,
     MaskFrames,
     MaskSamples,
@@ -29,13 +27,15 @@ from flax_transformer.data.audio import (
     load_audio,
 )
 from flax_transformer.data.audio.decode import Waveform, decode_audio
-from flax_transformer.data.examples import Chain, Collate, Example, Transform
+from flax_transformer.data.examples import Collate, Example, Transform
 from flax_transformer.data.label import check_classes
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.task.checkpoint import audio_processor_of, file_of, require_use
 from flax_transformer.task.classification import Label, ranked
+from flax_transformer.task.held_out import HeldOut
 from flax_transformer.task.image_input import named_classes
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
@@ -111,24 +111,13 @@ class Features:
         return {**example, "samples": made} if made.ndim == 1 else {**example, "frames": made.T}
 
 
-@dataclass(frozen=True, eq=False)
-class HeldAudio:
+@frozen
+class HeldAudio(HeldOut):
     """Held-out sounds, and how a model hears them."""
 
-    items: Sequence[Any]
-    transforms: tuple[Transform, ...]
     processor: AudioProcessor
 
     what: ClassVar[str] = "recordings"
-
-    @property
-    def labels(self) -> Int[np.ndarray, " B"]:
-        """The numbers of their classes."""
-        return np.asarray(self.items.known["label"])
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return an example as the model gets it."""
-        return Chain(self.transforms)(self.items[index], np.random.default_rng(0))
 
 
 @frozen
@@ -175,13 +164,13 @@ class AudioExamples:
         window = {"seconds": known.options["chunk_length"]} if known.kind.name == "input_features" else {}
         return replace(self, rate=known.rate, **window)
 
-    def _opened(self, data: Any, kind: str, *, cut: bool) -> tuple[AudioSet, int]:
+    def _opened(self, data: Any, kind: str, *, cut: bool) -> tuple[DataSet, int]:
         """Open data, check every sound, and say what is done to some; give them with the rate that is heard."""
         found = data.open()
         if found.kind != kind:
             raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
         for split, audio in found.splits.items() if kind == "classes" else ():
-            check_classes(audio.known["label"], found.classes, f"{split} sounds")
+            check_classes(audio["label"], found.classes, f"{split} sounds")
         counts = ", ".join(f"{len(audio):,} {split}" for split, audio in found.splits.items())
         print(f"sounds: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
         rate = self.rate or found.splits["train"].rate
@@ -203,7 +192,7 @@ class AudioExamples:
         )
 
     def _laid_out(
-        self, found: AudioSet, context: Context, collate: Collate, processor: AudioProcessor, *spelled: Transform
+        self, found: DataSet, context: Context, collate: Collate, processor: AudioProcessor, *spelled: Transform
     ) -> dict[str, Any]:
         """Return what `Opened` is told of batches."""
         train, held = self._transforms(processor, spelled)
@@ -214,7 +203,7 @@ class AudioExamples:
         return {
             "batches": stream(shuffled(found.splits["train"], *train, seed=context.seed), collate, self.rows),
             **once,
-            "held": HeldAudio(found.splits["test"], held, processor),
+            "held": HeldAudio(table=found.splits["test"], transforms=held, processor=processor),
             "processor": processor,
         }
 
@@ -231,7 +220,7 @@ class LabelledAudio(AudioExamples):
         """Open the sounds; held out are the test's `HeldAudio`.
 
         Args:
-          data: has `open()`, which gives a `AudioSet` of classes.
+          data: has `open()`, which gives a `DataSet` of labelled `Recordings`.
         """
         known = context.audio_processor
         return self._settled(known, context.init, *READS)._open(data, context, known)
@@ -250,7 +239,7 @@ class LabelledAudio(AudioExamples):
         )
 
 
-def prepared(found: AudioSet, rate: int, seconds: int, limit: int, *, cut: bool) -> AudioSet:
+def prepared(found: DataSet, rate: int, seconds: int, limit: int, *, cut: bool) -> DataSet:
     """Check every sound before training: its header, and all of it where memory has room for all.
 
     Args:
@@ -269,12 +258,12 @@ def prepared(found: AudioSet, rate: int, seconds: int, limit: int, *, cut: bool)
             continue
         size = 0
         for index in range(len(items)):
-            length, own = items.files.size(index)
+            length, own = items["audio"].size(index)
             others, long = others + (own != rate), long + (length > seconds * own)
             if length > seconds * own and not cut:
                 raise ValueError(
                     f"a sound must not be longer than the model hears, {seconds} seconds, got {length / own:.1f} in "
-                    f"{items.files.name(index)}"
+                    f"{items['name'][index]}"
                 )
             size += 4 * length * rate // own
         if size <= limit:

@@ -11,8 +11,9 @@ from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image import ImageRows, ImageSet, Normalise, each_image_once
+from flax_transformer.data.image import ImageRows, Normalise, each_image_once
 from flax_transformer.data.image.batch import Draw
+from flax_transformer.data.table import DataSet
 from flax_transformer.data.text import Rows
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.frozen import frozen
@@ -63,14 +64,14 @@ class CaptionedImages(LabelledImages):
         """Open the images, learn or load the tokenizer.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of captions.
+          data: has `open()`, which gives a `DataSet` of captioned images.
         """
         begun = self._begin(data, context)
         padded = context.init != "" and context.inputs.padded
         tell = partial(CaptionTokens.marked, tokenizer=begun.tokenizer, length=self.length, padded=padded)
         once = begun.streams(tell, context.seed)
         test = begun.found.splits["test"]
-        texts = list(dict.fromkeys(chain(*test.captions, begun.found.classes)))
+        texts = list(dict.fromkeys(chain(*test["captions"], begun.found.classes)))
         return begun.opened(
             once,
             uses=("match",),
@@ -78,15 +79,15 @@ class CaptionedImages(LabelledImages):
                 sides=("texts", "images"),
                 first=partial(_texts, tell([(text,) for text in texts]), begun.rows),
                 second=lambda: (only(batch, "images") for batch in once["test"]()),
-                belong=np.array([[text in captions for captions in map(set, test.captions)] for text in texts]),
-                show=(texts.__getitem__, partial(as_seen, test.images, begun.fixed)),
+                belong=np.array([[text in captions for captions in map(set, test["captions"])] for text in texts]),
+                show=(texts.__getitem__, partial(as_seen, test["image"], begun.fixed)),
             ),
         )
 
     def _begin(self, data: Any, context: Context, known: Any = None) -> "_Begun":
         found = opened(data, "captions")
         settled = self._settled(context, found.channels)
-        texts = chain(*found.splits["train"].captions)
+        texts = chain(*found.splits["train"]["captions"])
         known = context.tokenizer if known is None else known
         tokenizer = known or captions_tokenizer(self.vocabulary, context.folder, texts)
         normalise = normalised(settled.mean, settled.std, found.channels)
@@ -112,9 +113,9 @@ class ImageCaptions(CaptionedImages):
             **tokenizer.published if context.init else {"fields": {"decoder_start_token_id": tokenizer.bos}},
             held=HeldCaptions(
                 batches=once["test"],
-                captions=test.captions,
-                show=partial(as_seen, test.images, begun.fixed),
-                name=test.images.name,
+                captions=test["captions"],
+                show=partial(as_seen, test["image"], begun.fixed),
+                name=test["image"].name,
                 length=self.length,
             ),
         )
@@ -139,7 +140,7 @@ class _Begun(NamedTuple):
     """Images with captions, and how they are read."""
 
     settled: CaptionedImages
-    found: ImageSet
+    found: DataSet
     tokenizer: Any
     """Of the run, or the checkpoint's, as the model is given texts by it."""
     shape: tuple[int, int, int]
@@ -152,15 +153,15 @@ class _Begun(NamedTuple):
     def streams(self, attach: Callable[[Any], "CaptionTokens"], seed: int) -> dict[str, Any]:
         """Return the stream to train on, and by the name of another split what gives its batches."""
         settled, found = self.settled, self.found
-        attached = {split: attach(each.captions) for split, each in found.splits.items()}
-        train = numbered(found.splits["train"].images)
+        attached = {split: attach(each["captions"]) for split, each in found.splits.items()}
+        train = numbered(found.splits["train"]["image"])
         stream = settled._stream(train, self.shape, self.normalise, seed, attached["train"], classes=len(found.classes))
 
         def once(split: str, held: tuple[Any, ...]) -> Iterable[Arrays]:
             change = partial(_both, attached[split], self.normalise)
             return each_image_once(*held, rows=self.rows, collate=ImageRows(), normalise=change)
 
-        held = {split: settled._held(numbered(found.splits[split].images), self.fixed) for split in HELD}
+        held = {split: settled._held(numbered(found.splits[split]["image"]), self.fixed) for split in HELD}
         return {"train": stream, **{split: partial(once, split, each) for split, each in held.items()}}
 
     def opened(self, once: Mapping[str, Any], *, uses: tuple[str, ...], **others: Any) -> Opened:

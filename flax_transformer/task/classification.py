@@ -115,7 +115,7 @@ class ImageLabels(ShownLabels):
 
 @frozen
 class AudioLabels(ShownLabels):
-    """Classify the test sounds, which are `HeldSounds`."""
+    """Classify the test sounds, which are `HeldAudio`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the sound."""

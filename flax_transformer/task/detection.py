@@ -13,7 +13,6 @@ from flax_transformer.data import shuffled
 from flax_transformer.data.image import (
     DecodedRows,
     Flip,
-    ImageSet,
     Normalise,
     Objects,
     RandomApply,
@@ -21,10 +20,10 @@ from flax_transformer.data.image import (
     RandomResize,
     Resize,
     SceneRows,
-    Scenes,
     each_image_once,
 )
 from flax_transformer.data.image.geometry import Resample
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
@@ -86,7 +85,7 @@ class DetectionImages:
         """Open the images; held out are the test's `HeldImages`.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of boxes.
+          data: has `open()`, which gives a `DataSet` of images with boxes.
 
         Raises:
           ValueError: an image with more boxes than there is room for.
@@ -113,7 +112,7 @@ class DetectionImages:
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
             held=HeldImages(
-                images=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
+                table=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
             ),
             processor=self._processor(normalise),
             fields=named_classes(found.classes),
@@ -135,16 +134,16 @@ class DetectionImages:
             "image_std": list(normalise.std),
         })  # fmt: skip
 
-    def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
+    def _frame(self, found: DataSet, fixed: Resize) -> tuple[int, int]:
         """Return the height and width that all images fit in."""
         if self.crop:
             return self.size, self.size
-        sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
+        sizes = {each["image"].size(i) for each in found.splits.values() for i in range(len(each))}
         heights, widths = zip(*(fixed.shape(*size) for size in sizes), strict=True)
         return max(heights), max(widths)
 
 
-def _most(found: ImageSet) -> tuple[int, str]:
+def _most(found: DataSet) -> tuple[int, str]:
     """Find the image with the most objects.
 
     Raises:
@@ -152,8 +151,8 @@ def _most(found: ImageSet) -> tuple[int, str]:
     """
     every = {}
     for split, scenes in found.splits.items():
-        number = int(np.argmax([len(each) for each in scenes.objects]))
-        every[split] = len(scenes.objects[number]), f"{scenes.images.name(number)} ({split})"
+        number = int(np.argmax([len(each) for each in scenes["objects"]]))
+        every[split] = len(scenes["objects"][number]), f"{scenes['name'][number]} ({split})"
     most, name = every["train"]
     if not most:
         raise ValueError(f"images to train on must have objects, got none in {name} and all others")
@@ -172,7 +171,7 @@ MOST = 50
 class DetectionEvaluator(Evaluator):
     """Measure the average precision while training and on the test images; keep what was found in some of these.
 
-    Held out are `HeldImages` of `Scenes`.
+    Held out are `HeldImages` with `objects`.
     """
 
     metric: ClassVar[str] = "ap"
@@ -188,10 +187,10 @@ class DetectionEvaluator(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, scenes, names = finished.opened, finished.opened.held.images, finished.opened.spec.classes
+        opened, scenes, names = finished.opened, finished.opened.held.table, finished.opened.spec.classes
         metrics = tested(finished.objective, finished.model, opened.test())
         found = [each for batch in opened.test() for each in _found(finished.model, batch)]
-        precision = average_precision(found, [each.truth() for each in scenes.objects])
+        precision = average_precision(found, [each.truth() for each in scenes["objects"]])
         shown = np.unique(np.linspace(0, len(scenes) - 1, min(self.count, len(scenes)), dtype=int)).tolist()
         samples = [_sample(finished, scenes, i, found[i], names) for i in shown]
         ap, ap50 = (100 * precision.get(name, math.nan) for name in ("ap", "ap50"))
@@ -224,14 +223,14 @@ def _answers(model: Any, inputs: Any) -> Any:
     return model.output(model.hidden_states(**inputs)[..., -1, :, :])
 
 
-def _sample(finished: Finished, scenes: Scenes, number: int, found: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    objects: Objects = scenes.objects[number]
+def _sample(finished: Finished, scenes: Table, number: int, found: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    objects: Objects = scenes["objects"][number]
     order = np.argsort(-found["scores"], kind="stable")
     kept = [int(i) for i in order if found["scores"][i] >= LEAST][:MOST]
     return {
-        "picture": save_image(finished.folder.root, f"{number}", scenes.images[number]),
-        "source": scenes.images.name(number),
-        "size": list(scenes.images.size(number)),
+        "picture": save_image(finished.folder.root, f"{number}", scenes["image"][number]),
+        "source": scenes["name"][number],
+        "size": list(scenes["image"].size(number)),
         "objects": [
             {"label": names[label], "box": _rounded(box)}
             for label, box in zip(objects.classes.tolist(), objects.boxes, strict=True)

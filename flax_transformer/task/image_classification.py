@@ -14,15 +14,15 @@ from flax_transformer.data.examples import Transform
 from flax_transformer.data.image import (
     DecodedRows,
     ImageRows,
-    ImageSet,
-    ImageSplit,
     ImageStream,
+    InMemoryImages,
     InMemoryRows,
     MixupCutmix,
     Normalise,
     each_image_once,
     load_images,
 )
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.checkpoint import File, require_use
@@ -53,12 +53,12 @@ class LabelledImages(Sized):
         """Open the images; held out are the test's `HeldImages`.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of classes.
+          data: has `open()`, which gives a `DataSet` of labelled images.
         """
         found = opened(data, "classes")
         return self._settled(context, found.channels)._open(found, context)
 
-    def _open(self, found: ImageSet, context: Context) -> Opened:
+    def _open(self, found: DataSet, context: Context) -> Opened:
         shape = shape_of(found, self.size)
         fixed = self._fixed()
         normalise = normalised(self.mean, self.std, found.channels)
@@ -69,18 +69,18 @@ class LabelledImages(Sized):
             batches=self._stream(found.splits["train"], shape, normalise, context.seed, classes=len(found.classes)),
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
-            held=HeldImages(images=found.splits["test"], transforms=fixed, normalise=normalise),
+            held=HeldImages(table=found.splits["test"], transforms=fixed, normalise=normalise),
             processor=processor_of(fixed, normalise),
             fields=named_classes(found.classes),
         )
 
-    def _held(self, images: ImageSplit, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
+    def _held(self, images: Table, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
         kept = load_images(images, *fixed, limit=self.memory << 20)
         return (images, *fixed) if kept is None else (kept,)
 
     def _stream(
         self,
-        images: ImageSplit,
+        images: Table,
         shape: tuple[int, int, int],
         normalise: Normalise,
         seed: int,
@@ -91,7 +91,7 @@ class LabelledImages(Sized):
         images, *fixed = self._held(images, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
         before, after = self.augment.batches(classes)
-        if each or not hasattr(images.images, "pixels"):
+        if each or not isinstance(images["image"], InMemoryImages):
             source: Any = DecodedRows(shuffled(images, *each, seed=seed), ImageRows())
         else:
             source = InMemoryRows(images, seed)

@@ -17,7 +17,7 @@ from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
     ImageRows,
-    ImageSplit,
+    InMemoryImages,
     InMemoryRows,
     Resize,
     ShiftFlip,
@@ -26,6 +26,7 @@ from flax_transformer.data.image import (
 )
 from flax_transformer.data.image.geometry import Resample, check_share
 from flax_transformer.data.image.palette import Palette, PaletteRows, find_palette
+from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.report.sample import save_image
@@ -92,7 +93,7 @@ class PixelSequences:
         """Open the images, find the colours or load the run's; held out is a `HeldPixels`.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of classes.
+          data: has `open()`, which gives a `DataSet` of labelled images.
         """
         found = opened(data, "classes")
         height, width, channels = shape_of(found, self.size)
@@ -129,15 +130,15 @@ def palette_processor(palette: Palette, size: tuple[int, int], resample: Resampl
     })  # fmt: skip
 
 
-def _held(images: ImageSplit, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
+def _held(images: Table, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
     """Return images and what is to be done to them: nothing where memory holds them as they will be."""
     kept = load_images(images, *fixed, limit=limit)
     return (images, *fixed) if kept is None else (kept,)
 
 
-def _rows(images: ImageSplit, *fixed: Any, seed: int) -> Any:
+def _rows(images: Table, *fixed: Any, seed: int) -> Any:
     """Return rows to train on, in random order."""
-    if fixed or not hasattr(images.images, "pixels"):
+    if fixed or not isinstance(images["image"], InMemoryImages):
         return DecodedRows(shuffled(images, *fixed, seed=seed), ImageRows())
     return InMemoryRows(images, seed)
 
@@ -169,7 +170,8 @@ def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Pal
     kept = load_images(images.take(rng.permutation(len(images))[:IMAGES]), *fixed)
     if kept is None:
         raise ValueError("images must be small and of one size to be sequences; say a size to resize them to")
-    pixels = kept.images.pixels.reshape(-1, kept.images.pixels.shape[-1])
+    pixels = kept["image"].pixels
+    pixels = pixels.reshape(-1, pixels.shape[-1])
     palette = find_palette(pixels[rng.integers(len(pixels), size=PIXELS)], colours, seed=seed)
     path.write_text(json.dumps({"found_in": found_in, "colours": palette.colours}) + "\n")
     return palette

@@ -6,64 +6,47 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
-from flax_transformer.data.examples import Chain, Transform
+from flax_transformer.data.examples import Transform
 from flax_transformer.data.image import (
     CenterCrop,
     ColourJitter,
     Erase,
-    ImageSet,
-    ImageSplit,
     ImageStream,
     MixupCutmix,
     Normalise,
     RandAugment,
     RandomResizedCrop,
     Resize,
-    Scenes,
     ShiftFlip,
     decode_image,
 )
 from flax_transformer.data.image.geometry import Resample, pair
+from flax_transformer.data.image.image_set import Images
 from flax_transformer.data.label import check_boxes, check_classes
+from flax_transformer.data.table import DataSet, Gathered, Table
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor import image_step
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.task.checkpoint import File, file_of, image_processor_of
+from flax_transformer.task.held_out import HeldOut
 from flax_transformer.task.opened import Context, check_rows
 
 
 @frozen
-class HeldImages:
+class HeldImages(HeldOut):
     """Held-out images, and how a model sees them."""
 
-    images: ImageSplit | Scenes
-    transforms: tuple[Transform, ...]
-    """Before they are laid out."""
     normalise: Normalise
     class_ids: tuple[int, ...] = ()
     """The numbers of the classes in the data set's own files, where they have any."""
 
     what: ClassVar[str] = "images"
 
-    @property
-    def labels(self) -> Int[np.ndarray, " B"]:
-        """The numbers of their classes."""
-        return self.images.labels
-
-    def name(self, index: int) -> str:
-        """Say where an image comes from."""
-        return self.images.images.name(index)
-
     def seen(self, index: int) -> Any:
         """Return an image in the size in which a model sees it, of Pillow."""
-        return Chain(self.transforms)(self.images[index], np.random.default_rng(0))["image"]
-
-    def facts(self, index: int) -> dict[str, Any]:
-        """Say what else a report must know of how it is shown."""
-        return {}
+        return self.example(index)["image"]
 
 
 @frozen
@@ -164,7 +147,7 @@ class Sized:
         return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
 
 
-def opened(data: Any, kind: str) -> ImageSet:
+def opened(data: Any, kind: str) -> DataSet:
     """Open data, say how much there is, and check what is known of the images.
 
     Raises:
@@ -175,16 +158,21 @@ def opened(data: Any, kind: str) -> ImageSet:
         raise ValueError(f"the images must have {kind}, they have {found.kind}")
     for split, each in found.splits.items():
         if kind == "classes":
-            check_classes(each.labels, found.classes, f"{split} images")
-        for number, objects in enumerate(each.objects if kind == "boxes" else ()):
-            check_classes(objects.classes, found.classes, f"{each.images.name(number)} ({split})")
-            check_boxes(objects.boxes, each.images.size(number), f"{each.images.name(number)} ({split})")
-    counts = ", ".join(f"{len(each.images):,} {split}" for split, each in found.splits.items())
+            check_classes(each["label"], found.classes, f"{split} images")
+        for number, objects in enumerate(each["objects"] if kind == "boxes" else ()):
+            check_classes(objects.classes, found.classes, f"{each['name'][number]} ({split})")
+            check_boxes(objects.boxes, each["image"].size(number), f"{each['name'][number]} ({split})")
+    counts = ", ".join(f"{len(images_of(each)):,} {split}" for split, each in found.splits.items())
     print(f"images: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found
 
 
-def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
+def images_of(table: Table) -> Images:
+    """Return the images of a table, each once."""
+    return table["image"].source if isinstance(table["image"], Gathered) else table["image"]
+
+
+def shape_of(found: DataSet, size: int | None) -> tuple[int, int, int]:
     """Return the height, width and channels that images get.
 
     Raises:
@@ -192,15 +180,14 @@ def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
     """
     if size is not None:
         return size, size, found.channels
-    first = found.splits["train"].images
+    first = images_of(found.splits["train"])
     known = first.size(0)
-    for images in found.splits.values():
-        for i in range(len(images.images)):
-            if (other := images.images.size(i)) != known:
+    for images in map(images_of, found.splits.values()):
+        for i in range(len(images)):
+            if (other := images.size(i)) != known:
                 one, two = (f"{width} × {height}" for width, height in (known, other))
                 raise ValueError(
-                    f"images must have one size, or get it by --size: {first.name(0)} has {one}, "
-                    f"{images.images.name(i)} {two}"
+                    f"images must have one size, or get it by --size: {first.name(0)} has {one}, {images.name(i)} {two}"
                 )
     width, height = known
     return height, width, found.channels

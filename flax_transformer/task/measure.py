@@ -174,7 +174,7 @@ def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse
     reads = pretrained.architecture.inputs.reads
     if "audio" in reads:
         sets, classes = AudioData(root=str(data)).found()
-        found = {name: (each.files.root, each.files.names, each.known["label"]) for name, each in sets.items()}
+        found = {name: (each["audio"].root, each["audio"].names, each["label"]) for name, each in sets.items()}
         read, run = read_audio, classify_audio
     else:
         sets, classes = open_folders(data, VIDEOS if "videos" in reads else IMAGE_FILES)
@@ -233,7 +233,8 @@ def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refu
     splits, classes, _ = open_coco(data, annotations)
     chosen, scenes = _split(splits, data, split)
     numbers = np.array(_numbers(pretrained, classes, pretrained.model.cfg.classes))
-    objects = {scenes.images.root / name: each for name, each in zip(scenes.images.names, scenes.objects, strict=True)}
+    files = scenes["image"]
+    objects = {files.root / name: each for name, each in zip(files.names, scenes["objects"], strict=True)}
     processor, found, truth = image_processor_of(pretrained), [], []
     for (file,), (image,) in read_several(objects, partial(read_image, pretrained), refuse, rows=1):
         output = pretrained(**processor(image))

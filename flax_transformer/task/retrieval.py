@@ -11,9 +11,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays, Chain
 from flax_transformer.data.identity import name_function
-from flax_transformer.data.image import ImageRows, ImageSplit, each_image_once
+from flax_transformer.data.image import ImageRows, each_image_once, labelled_images
 from flax_transformer.data.image.batch import Draw
+from flax_transformer.data.image.image_set import Images
 from flax_transformer.data.image.stream import order
+from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.report.sample import save_image
@@ -41,9 +43,9 @@ class HeldMatches:
     """Of each side, what a half is by its number: a text, or an image of Pillow's as the model sees it."""
 
 
-def numbered(images: Any) -> ImageSplit:
+def numbered(images: Images) -> Table:
     """Return images by their numbers in place of classes."""
-    return ImageSplit(images, np.arange(len(images), dtype=np.int32))
+    return labelled_images(images, np.arange(len(images), dtype=np.int32))
 
 
 def only(batch: Mapping[str, Any], name: str, called: str | None = None) -> Arrays:
@@ -69,15 +71,15 @@ class ImagePairs(LabelledImages):
         """Open the pairs.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of twins.
+          data: has `open()`, which gives a `DataSet` of pairs of images.
         """
-        found = opened(data, "twins")
+        found = opened(data, "pairs")
         settled = self._settled(context, found.channels)
         shape, fixed = shape_of(found, settled.size), settled._fixed()
         normalise = normalised(settled.mean, settled.std, found.channels)
         train = found.splits["train"]
         each = () if self.augment.area else fixed
-        sides = [settled._held(numbered(side), each) for side in (train.images, train.others)]
+        sides = [settled._held(numbered(side), each) for side in (train["image"], train["other"])]
         source = PairRows(sides, self.augment.examples(shape[:2], settled.resample), context.seed)
         before, after = self.augment.batches(0)
         batches = image_stream(
@@ -86,9 +88,9 @@ class ImagePairs(LabelledImages):
 
         rows = context.held_rows(self.rows)
         held = {
-            (split, name): settled._held(numbered(getattr(found.splits[split], name)), fixed)
+            (split, name): settled._held(numbered(found.splits[split][column]), fixed)
             for split in ("validation", "test")
-            for name in ("images", "others")
+            for name, column in (("images", "image"), ("others", "other"))
         }
 
         def side(split: str, name: str) -> Iterable[Arrays]:
@@ -109,7 +111,7 @@ class ImagePairs(LabelledImages):
                 first=partial(side, "test", "images"),
                 second=lambda: (only(batch, "images", "others") for batch in side("test", "others")),
                 belong=np.eye(len(test), dtype=bool),
-                show=tuple(partial(as_seen, images, fixed) for images in (test.images, test.others)),
+                show=tuple(partial(as_seen, images, fixed) for images in (test["image"], test["other"])),
             ),
             processor=processor_of(fixed, normalise),
         )

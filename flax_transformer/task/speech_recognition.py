@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.audio import AudioSet, CTCRows, RespelledTexts, SpeechSeq2SeqRows
+from flax_transformer.data.audio import CTCRows, SpeechSeq2SeqRows
 from flax_transformer.data.examples import Example
 from flax_transformer.data.identity import digest
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.audio import AudioProcessor
@@ -73,7 +74,7 @@ class SpokenLetters(AudioExamples):
         """Open the sounds, make a vocabulary of the training texts' letters, or take the checkpoint's.
 
         Args:
-          data: has `open()`, which gives a `AudioSet` of texts.
+          data: has `open()`, which gives a `DataSet` of sounds with texts.
         """
         known = context.audio_processor
         return self._settled(known, context.init, "input_values")._open(data, context, known)
@@ -116,7 +117,7 @@ class SpokenTexts(AudioExamples):
         """Open the sounds, learn or load the tokenizer.
 
         Args:
-          data: has `open()`, which gives a `AudioSet` of texts.
+          data: has `open()`, which gives a `DataSet` of sounds with texts.
         """
         known = context.audio_processor
         settled = self._settled(known, context.init, "input_features")
@@ -152,7 +153,7 @@ class SpokenTexts(AudioExamples):
         )
 
 
-def room(found: AudioSet, tokenizer: Any, multiple: int = 8) -> int:
+def room(found: DataSet, tokenizer: Any, multiple: int = 8) -> int:
     """Return how many tokens the longest text has, an end token too, rounded up to a multiple.
 
     Raises:
@@ -165,7 +166,7 @@ def room(found: AudioSet, tokenizer: Any, multiple: int = 8) -> int:
     return -(-(max(lengths) + 1) // multiple) * multiple
 
 
-def as_spelled(found: AudioSet, tokenizer: HubTokenizer, name: str) -> AudioSet:
+def as_spelled(found: DataSet, tokenizer: HubTokenizer, name: str) -> DataSet:
     """Write texts in the letters that a checkpoint knows: as they are, in capitals, or in small letters.
 
     Raises:
@@ -183,7 +184,7 @@ def as_spelled(found: AudioSet, tokenizer: HubTokenizer, name: str) -> AudioSet:
         return found
     if not unknown:
         print(f"texts are written in {'capitals' if change is str.upper else 'small letters'}, as {name} does")
-        return replace(found, splits={split: RespelledTexts(each, change) for split, each in found.splits.items()})
+        return replace(found, splits={split: each.respelled(change) for split, each in found.splits.items()})
     raise ValueError(
         f"the tokenizer of {name} must know every letter of the texts, it lacks {listed(map(repr, unknown))}; "
         "--letters data writes the data's own, by a new head"
@@ -196,7 +197,7 @@ WIDEST = 1050
 
 @frozen
 class Transcripts(Evaluator):
-    """Write down what is said in the test sounds, which are `HeldSounds`, and count what is wrong."""
+    """Write down what is said in the test sounds, which are `HeldAudio`, and count what is wrong."""
 
     metric: ClassVar[str] = "wer"
     better: ClassVar[Literal["lower", "higher"]] = "lower"
@@ -213,7 +214,7 @@ class Transcripts(Evaluator):
         opened = finished.opened
         metrics = tested(finished.objective, finished.model, opened.test())
         hypotheses = list(self.hypotheses_of(finished))
-        items = opened.held.items
+        items = opened.held.table
         examples = [items[index] for index in range(len(items))]
         references = [each["text"] for each in examples]
         words, letters = word_edits(references, hypotheses), letter_edits(references, hypotheses)
@@ -265,8 +266,8 @@ class Transcripts(Evaluator):
     def _drawn(self, finished: Finished, index: int) -> dict[str, Any]:
         """Draw what the model hears of a sound over time; give what a sample has of it."""
         held, root = finished.opened.held, finished.folder.root
-        example = held[index]
-        waveform = held.items[index]["audio"]
+        example = held.example(index)
+        waveform = held.table[index]["audio"]
         rate, ends = held.processor.rate, len(example["samples"])
         show = self._letters if self.search is None else self._attention
         frames = spectra(rate, -(-ends // rate), 64)(example["samples"])["input_features"][0]

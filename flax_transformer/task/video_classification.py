@@ -7,57 +7,44 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from flax_transformer.data import each_once, shuffled
-from flax_transformer.data.examples import Chain, Transform
+from flax_transformer.data.examples import Transform
 from flax_transformer.data.image import DecodedRows, MixupCutmix, Normalise, each_image_once
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.image.decode import MODES
 from flax_transformer.data.label import check_classes
+from flax_transformer.data.table import DataSet
 from flax_transformer.data.video import (
     ChannelsToFrames,
     PerFrame,
     SampleFrames,
     VideoFiles,
     VideoRows,
-    VideoSet,
-    VideoSplit,
 )
 from flax_transformer.data.video.frame_sampling import check_frame_count, evenly_spaced_frames
-from flax_transformer.data.video.skeleton import CentreBody, MoveBody, PoseRows, ResampleFrames, Skeletons
+from flax_transformer.data.video.skeleton import CentreBody, MoveBody, PoseRows, ResampleFrames
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.report.sample import sheet
 from flax_transformer.task.checkpoint import image_processor_of, require_use
 from flax_transformer.task.classification import Label, ranked
+from flax_transformer.task.held_out import HeldOut
 from flax_transformer.task.image_input import Sized, image_stream, named_classes, normalised, processor_of
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
 
 
 @frozen
-class HeldVideos:
+class HeldVideos(HeldOut):
     """Held-out clips, and how a model sees them."""
-
-    videos: VideoSplit
-    transforms: tuple[Transform, ...]
-    """Before they are laid out."""
 
     what: ClassVar[str] = "videos"
 
-    @property
-    def labels(self) -> Int[np.ndarray, " B"]:
-        """The numbers of their classes."""
-        return self.videos.labels
-
-    def name(self, index: int) -> str:
-        """Say where a clip comes from."""
-        return self.videos.videos.name(index)
-
     def seen(self, index: int) -> Any:
         """Return the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
-        return sheet(Chain(self.transforms)(self.videos[index], np.random.default_rng(0))["images"])
+        return sheet(self.example(index)["images"])
 
     def facts(self, index: int) -> dict[str, Any]:
         """Say how many frames are on the sheet."""
@@ -83,16 +70,16 @@ class LabelledVideos(Sized):
         """Open the clips; held out are the test's `HeldVideos`.
 
         Args:
-          data: has `open()`, which gives a `VideoSet`.
+          data: has `open()`, which gives a `DataSet` of labelled videos.
         """
         found = data.open()
         for split, videos in found.splits.items():
-            check_classes(videos.labels, found.classes, f"{split} clips")
+            check_classes(videos["label"], found.classes, f"{split} clips")
         counts = ", ".join(f"{len(videos):,} {split}" for split, videos in found.splits.items())
         print(f"clips: {counts}; {len(found.classes):,} classes", flush=True)
         return self._settled(context, found.channels)._open(found, context)
 
-    def _open(self, found: VideoSet, context: Context) -> Opened:
+    def _open(self, found: DataSet, context: Context) -> Opened:
         height, width = check_videos(found, self.frames, self.size)
         normalise = normalised(self.mean, self.std, found.channels)
         folded = Normalise(mean=normalise.mean * self.frames, std=normalise.std * self.frames)
@@ -113,7 +100,7 @@ class LabelledVideos(Sized):
             ),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
-            held=HeldVideos(videos=found.splits["test"], transforms=fixed),
+            held=HeldVideos(table=found.splits["test"], transforms=fixed),
             processor=processor_of([each.transform for each in fixed[1:]], normalise, "VideoMAE"),
             fields=named_classes(found.classes),
         )  # fmt: skip
@@ -137,7 +124,7 @@ class _Chain:
         return batch
 
 
-def check_videos(found: VideoSet, frames: int, size: int | None) -> tuple[int, int]:
+def check_videos(found: DataSet, frames: int, size: int | None) -> tuple[int, int]:
     """Return the height and width that clips get.
 
     Raises:
@@ -146,16 +133,16 @@ def check_videos(found: VideoSet, frames: int, size: int | None) -> tuple[int, i
     known: tuple[str, int, int] | None = None
     for labelled in found.splits.values():
         for i in range(len(labelled)):
-            count, height, width = labelled.videos.size(i)
+            count, height, width = labelled["frames"].size(i)
             try:
                 check_frame_count(count, frames)
             except ValueError as error:
-                raise ValueError(f"{labelled.videos.name(i)}: {error}; ask for fewer by --frames") from error
-            known = known or (labelled.videos.name(i), height, width)
+                raise ValueError(f"{labelled['name'][i]}: {error}; ask for fewer by --frames") from error
+            known = known or (labelled["name"][i], height, width)
             if size is None and known[1:] != (height, width):
                 raise ValueError(
                     f"clips must have one size, or get it by --size: {known[0]} has {known[2]} × {known[1]}, "
-                    f"{labelled.videos.name(i)} {width} × {height}"
+                    f"{labelled['name'][i]} {width} × {height}"
                 )
     return known[1:] if size is None else (size, size)
 
@@ -165,32 +152,16 @@ SHOWN, SIDE = 8, 64
 
 
 @frozen
-class HeldSkeletons:
+class HeldSkeletons(HeldOut):
     """Held-out sequences, and what is done to them before they are laid out."""
-
-    skeletons: Skeletons
-    transforms: tuple[Transform, ...]
 
     what: ClassVar[str] = "sequences"
 
-    @property
-    def labels(self) -> Int[np.ndarray, " B"]:
-        """The numbers of their classes."""
-        return self.skeletons.labels
-
-    def name(self, index: int) -> str:
-        """Say where a sequence comes from."""
-        return self.skeletons.names[index]
-
     def seen(self, index: int) -> Any:
         """Draw the joints in some frames on a sheet, of Pillow, from the front."""
-        joints = Chain(self.transforms)(self.skeletons[index], np.random.default_rng(0))["joints"]
+        joints = self.example(index)["joints"]
         chosen = joints[evenly_spaced_frames(min(SHOWN, len(joints)), len(joints))]
         return sheet([dots(frame[:, :2]) for frame in chosen])
-
-    def facts(self, index: int) -> dict[str, Any]:
-        """Say nothing else."""
-        return {}
 
 
 def dots(places: Float[np.ndarray, "J 2"]) -> Any:
@@ -228,25 +199,22 @@ class LabelledSkeletons:
         """Open the sequences; held out are the test's `HeldSkeletons`.
 
         Args:
-          data: has `open()`, which gives a `SkeletonSet`.
+          data: has `open()`, which gives a `DataSet` of labelled skeletons.
         """
         found = data.open()
         for split, each in found.splits.items():
-            check_classes(each.labels, found.classes, f"{split} skeletons")
+            check_classes(each["label"], found.classes, f"{split} skeletons")
         counts = ", ".join(f"{len(each):,} {split}" for split, each in found.splits.items())
-        print(
-            f"skeletons: {counts}; {len(found.classes)} classes; left out: {found.dropped[0]} frames, "
-            f"{found.dropped[1]} sequences", flush=True,
-        )  # fmt: skip
+        print(f"skeletons: {counts}; {len(found.classes)} classes; {found.note}", flush=True)
         fixed, rows = (ResampleFrames(count=self.frames), CentreBody()), PoseRows()
         once = lambda split: each_once(found.splits[split], *fixed, rows=context.held_rows(self.rows), collate=rows)  # noqa: E731
-        joints = found.splits["train"].frames.shape[1]
+        joints = found.splits["train"]["joints"][0].shape[1]
         return Opened(
             spec=Spec(uses=("classify",), classes=found.classes, image=(joints, 1, 3), frames=self.frames),
             batches=stream(shuffled(found.splits["train"], *self._drawn(), seed=context.seed), rows, self.rows),
             validation=partial(once, "validation"),
             test=partial(once, "test"),
-            held=HeldSkeletons(skeletons=found.splits["test"], transforms=fixed),
+            held=HeldSkeletons(table=found.splits["test"], transforms=fixed),
             fields=named_classes(found.classes),
         )
 

@@ -15,15 +15,14 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image import (
     DecodedRows,
     ImageRows,
-    ImageSplit,
-    VisualQuestions,
     each_image_once,
     load_images,
 )
 from flax_transformer.data.image.batch import Draw, image_batch
-from flax_transformer.data.image.image_set import ImageSet, InMemoryImages
+from flax_transformer.data.image.image_set import InMemoryImages
 from flax_transformer.data.image.stream import epoch_indices
 from flax_transformer.data.image.text import most_frequent
+from flax_transformer.data.table import DataSet, Gathered, Table
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
@@ -36,6 +35,7 @@ from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import (
     image_stream,
+    images_of,
     named_classes,
     normalised,
     opened,
@@ -44,6 +44,7 @@ from flax_transformer.task.image_input import (
     shape_of,
 )
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows
+from flax_transformer.task.retrieval import numbered
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_classification import ROWS, LabelledTexts, encoder_tokenizer
 from flax_transformer.text_table import align
@@ -55,7 +56,7 @@ SPLITS = ("train", "validation", "test")
 class HeldQuestions:
     """Held-out questions whose answers are among those that the model chooses from."""
 
-    asked: VisualQuestions
+    asked: Table
     right: Bool[np.ndarray, "B E"]
     """Which answers are right."""
     others: int
@@ -69,30 +70,30 @@ class Answerable:
     """Questions of every split whose answers are among the most frequent of the training questions."""
 
     classes: tuple[str, ...]
-    asked: dict[str, VisualQuestions]
+    asked: dict[str, Table]
     right: dict[str, Bool[np.ndarray, "B E"]]
     others: dict[str, int]
     """Of each split, the questions that are left out."""
 
     @classmethod
-    def of(cls, found: ImageSet, most: int) -> "Answerable":
+    def of(cls, found: DataSet, most: int) -> "Answerable":
         """Choose answers, and tell how many questions have none of them.
 
         Raises:
           ValueError: fewer than two answers, or a split without a question that has one of them.
         """
-        classes = most_frequent(found.splits["train"].answers, most)
+        classes = most_frequent(found.splits["train"]["answers"], most)
         if len(classes) < 2:
             raise ValueError(f"training questions must have at least two different answers, got {', '.join(classes)}")
         number = {answer: i for i, answer in enumerate(classes)}
         asked, right, others = {}, {}, {}
         for split in SPLITS:
             every = found.splits[split]
-            known = [[number[answer] for answer in each if answer in number] for each in every.answers]
+            known = [[number[answer] for answer in each if answer in number] for each in every["answers"]]
             kept = np.array([i for i, each in enumerate(known) if each], np.int64)
             if not len(kept):
                 raise ValueError(f"questions of {split} must have answers that training questions have, none has")
-            asked[split], others[split] = every.only(kept), len(every) - len(kept)
+            asked[split], others[split] = every.take(kept), len(every) - len(kept)
             right[split] = np.zeros((len(kept), len(classes)), bool)
             for row, i in enumerate(kept.tolist()):
                 right[split][row, known[i]] = True
@@ -145,16 +146,16 @@ class AskedImages(LabelledImages):
         """Open images and questions, choose the answers, learn or load the tokenizer.
 
         Args:
-          data: has `open()`, which gives an `ImageSet` of questions.
+          data: has `open()`, which gives a `DataSet` of images with questions.
         """
         found = opened(data, "questions")
         settled, known = self._settled(context, found.channels), Answerable.of(found, self.answers)
         train, test = known.asked["train"], known.asked["test"]
-        tokenizer = encoder_tokenizer(self.vocabulary, context, train.questions)
+        tokenizer = encoder_tokenizer(self.vocabulary, context, train["question"])
         shape, fixed = shape_of(found, settled.size), settled._fixed()
         normalise = normalised(settled.mean, settled.std, found.channels)
         tell = {
-            split: Question.of(known.asked[split].questions, known.labels(split), tokenizer, self.length)
+            split: Question.of(known.asked[split]["question"], known.labels(split), tokenizer, self.length)
             for split in SPLITS
         }
 
@@ -182,12 +183,12 @@ class AskedImages(LabelledImages):
             fields=named_classes(known.classes),
         )  # fmt: skip
 
-    def _rows(self, asked: VisualQuestions, shape: tuple[int, int, int], seed: int) -> Any:
+    def _rows(self, asked: Table, shape: tuple[int, int, int], seed: int) -> Any:
         """Return the rows of training batches: of images in memory, if they are not changed one by one."""
         fixed = () if self.augment.area else self._fixed()
         asked, *rest = held_images(asked, fixed, self.memory)
         each = (*rest, *self.augment.examples(shape[:2], self.resample))
-        if each or not isinstance(asked.images, InMemoryImages):
+        if each or not isinstance(images_of(asked), InMemoryImages):
             return DecodedRows(shuffled(asked, *each, seed=seed), ImageRows())
         return AskedRows(asked, seed)
 
@@ -212,7 +213,7 @@ class _Questions:
     known: Answerable
 
     def read(self, split: str) -> Labelled:
-        return Labelled(self.known.asked[split].questions, self.known.labels(split).tolist())
+        return Labelled(self.known.asked[split]["question"], self.known.labels(split).tolist())
 
     def classes(self) -> tuple[str, ...]:
         return self.known.classes
@@ -222,7 +223,7 @@ class _Questions:
 class AskedRows:
     """Questions and images in memory, all questions in random order, epoch after epoch."""
 
-    asked: VisualQuestions
+    asked: Table
     seed: int
 
     @property
@@ -233,7 +234,8 @@ class AskedRows:
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows; what they are labelled with are the questions' numbers."""
         indices = epoch_indices(numbers, len(self.asked), self.seed)
-        pixels = self.asked.images.pixels[self.asked.of[indices]]
+        image = self.asked["image"]
+        pixels = image.source.pixels[image.of[indices]]
         return image_batch(pixels, indices.astype(np.int32), np.ones(len(numbers), np.float32))
 
 
@@ -267,22 +269,21 @@ class Question:
         return {**batch, "inputs": {**batch["inputs"], **rows["inputs"]}, "labels": self.labels[numbers]}
 
 
-def held_images(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
+def held_images(asked: Table, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
     """Return questions with their images made one size and held in memory; else as they are, and what makes the size.
 
     Args:
       memory: MiB that they may take.
     """
-    numbered = ImageSplit(asked.images, np.arange(len(asked.images), dtype=np.int32))
-    kept = load_images(numbered, *fixed, limit=memory << 20)
-    return (asked, *fixed) if kept is None else (replace(asked, images=kept.images),)
+    kept = load_images(numbered(images_of(asked)), *fixed, limit=memory << 20)
+    return (asked, *fixed) if kept is None else (asked.with_columns(image=Gathered(kept["image"], asked["image"].of)),)
 
 
 def _both(attach: Question, normalise: Any, batch: Arrays) -> Arrays:
     return normalise(attach(batch))
 
 
-def _seen(asked: VisualQuestions, fixed: Sequence[Any], index: int) -> Any:
+def _seen(asked: Table, fixed: Sequence[Any], index: int) -> Any:
     """Return the image of a question as the model sees it."""
     return Chain(tuple(fixed))(asked[index], np.random.default_rng(0))["image"]
 
@@ -313,7 +314,7 @@ class VisualAnswers(Evaluator):
         beyond = f", {held.others:,} of them of answers that it cannot give" if held.others else ""
         headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {asked:,} questions{beyond}"
         return Shown(
-            metrics=metrics, samples=samples, lines=("", self._table(held.asked.questions, good), "", headline)
+            metrics=metrics, samples=samples, lines=("", self._table(held.asked["question"], good), "", headline)
         )
 
     def _sample(
@@ -324,8 +325,8 @@ class VisualAnswers(Evaluator):
         seen = {}
         if held.show is not None:
             seen["picture"] = save_image(finished.folder.root, str(index), held.show(index))
-        answers = ", ".join(held.asked.answers[index])
-        return {**seen, "source": held.asked.questions[index], **class_sample(names, answers, probabilities)}
+        answers = ", ".join(held.asked["answers"][index])
+        return {**seen, "source": held.asked["question"][index], **class_sample(names, answers, probabilities)}
 
     def _table(self, questions: Any, good: Bool[np.ndarray, " B"]) -> str:
         """Tell how often questions that begin alike are answered rightly."""

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from flax_transformer.data import DataSet
 from flax_transformer.data.audio.transform import CTCRows
-from flax_transformer.data.image import ImageSet, Objects, Scenes
-from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
+from flax_transformer.data.image import Objects, image_scenes
+from flax_transformer.data.image.image_set import InMemoryImages, labelled_images
 from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.task.image_input import opened
@@ -20,7 +21,7 @@ class Set:
     """Data that are open."""
 
     def __init__(self, kind, part, classes=("cat", "dog")):
-        self.found = ImageSet(kind, {"train": part}, classes)
+        self.found = DataSet({"train": part}, classes, kind)
 
     def open(self):
         return self.found
@@ -41,7 +42,7 @@ class Texts:
 def test_a_number_of_no_class_is_refused(label, tmp_path):
     rule = f"numbers of the 2 classes, 0 to 1, got {label} in item 1 of"
     with pytest.raises(ValueError, match=rule):
-        opened(Set("classes", ImageSplit(IMAGES, np.array([1, label], np.int32))), "classes")
+        opened(Set("classes", labelled_images(IMAGES, np.array([1, label], np.int32))), "classes")
     with pytest.raises(ValueError, match=rule):
         LabelledTexts().open(Texts(label), Context(folder=RunFolder(tmp_path)))
 
@@ -60,7 +61,7 @@ def test_an_object_that_is_none_is_refused(box, number, rule):
     objects = [Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int32))]
     objects.append(Objects(np.array([box], np.float32), np.array([number], np.int32)))
     with pytest.raises(ValueError, match=rule):
-        opened(Set("boxes", Scenes(IMAGES, objects, np.arange(2))), "boxes")
+        opened(Set("boxes", image_scenes(IMAGES, objects, np.arange(2))), "boxes")
 
 
 def test_what_fits_is_taken():

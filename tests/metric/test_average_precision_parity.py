@@ -98,7 +98,7 @@ def test_a_json_file_with_crowds_is_scored_as_pycocotools_does(tmp_path):
     file = {"images": images, "annotations": annotations, "categories": categories}
     (tmp_path / "train.json").write_text(json.dumps(file))
     splits, _, _ = open_coco(tmp_path, find_coco(tmp_path))
-    ours = average_precision(found, [each.truth() for each in splits["train"].objects])
+    ours = average_precision(found, [each.truth() for each in splits["train"]["objects"]])
     expected = theirs(found, truth, 3)
     assert ours.keys() == expected.keys()
     for name in expected:

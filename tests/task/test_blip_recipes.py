@@ -82,7 +82,7 @@ def test_contrastive_training_goes_on_from_either_class(matched, tmp_path):
         before, after = (load_file(each / "model.safetensors") for each in (start, tmp_path / name / "export"))
         assert before.keys() == after.keys()
         assert any(not np.array_equal(before[each], after[each]) for each in before if "qkv" in each)
-    shown = SHAPES.open().splits["test"].images[0]
+    shown = SHAPES.open().splits["test"]["image"][0]
     shown.save(tmp_path / "shape.png")
     (labels,) = choose(exported, [tmp_path / "shape.png"], ["a red cross", "a blue circle"])
     assert np.isclose(sum(label.probability for label in labels), 1)
@@ -99,7 +99,7 @@ def test_captions_are_learned_and_written(tmp_path):
     exported = hub.load(tmp_path / "run/export")
     text = exported.config["text_config"]
     assert text["sep_token_id"] == text["eos_token_id"] == exported.tokenizer.eos
-    SHAPES.open().splits["test"].images[0].save(tmp_path / "shape.png")
+    SHAPES.open().splits["test"]["image"][0].save(tmp_path / "shape.png")
     (said,) = caption(exported, [tmp_path / "shape.png"], max_new_tokens=5)
     assert isinstance(said, str)
     train(replace(run, init=str(tmp_path / "run/export")), tmp_path / "again")

@@ -132,5 +132,5 @@ def test_a_caption_is_drawn_anew_and_told_word_after_word(tmp_path):
     assert (inputs["target"][:, 1:][there[:, :-1]] == labels[:, :-1][there[:, :-1]]).all()
     assert all(row[seen][-1] == tokenizer.eos for row, seen in zip(labels, there, strict=True))
     told = [text.strip() for text in tokenizer.decode(np.where(there, labels, tokenizer.pad))]
-    train_captions = {caption for (caption,) in SCENES.open().splits["train"].captions}
+    train_captions = {caption for (caption,) in SCENES.open().splits["train"]["captions"]}
     assert set(told) <= train_captions

@@ -62,16 +62,16 @@ def test_a_run_is_tested_by_average_precision_and_keeps_pictures_with_true_and_f
     assert 0 <= test["ap"] <= test["ap50"] <= 1
     samples = [json.loads(line) for line in folder.joinpath("samples.jsonl").read_text().splitlines()]
     scenes = RECIPE.data.open().splits["test"]
-    assert [each["source"] for each in samples] == [scenes.images.name(i) for i in (0, 2)]
+    assert [each["source"] for each in samples] == [scenes["name"][i] for i in (0, 2)]
     for sample, i in zip(samples, (0, 2), strict=True):
-        objects = scenes.objects[i]
+        objects = scenes["objects"][i]
         assert sample["objects"] == [
             {"label": SHAPES[label], "box": box}
             for label, box in zip(objects.classes.tolist(), objects.boxes.tolist(), strict=True)
         ]
         assert sample["size"] == [40, 40]
         kept = PIL.Image.open(folder / sample["picture"])
-        np.testing.assert_array_equal(np.asarray(kept), np.asarray(scenes.images[i]))
+        np.testing.assert_array_equal(np.asarray(kept), np.asarray(scenes["image"][i]))
         scores = [each["score"] for each in sample["found"]]
         assert scores == sorted(scores, reverse=True)
         assert min(scores) >= 0.05
@@ -85,7 +85,7 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
     records = [json.loads(line) for line in folder.joinpath("metrics.jsonl").read_text().splitlines()]
     for split in ("validation", "test"):
         scenes = RECIPE.data.open().splits[split]
-        found = detect(exported, [scenes.images[i] for i in range(3)], threshold=0.0)
+        found = detect(exported, [scenes["image"][i] for i in range(3)], threshold=0.0)
         assert [len(each) for each in found] == [RECIPE.model.queries] * 3
         record = next(each for each in records if each["split"] == split)
         again = average_precision(*in_pixels(found, scenes))
@@ -102,11 +102,11 @@ def in_pixels(found, scenes):
         }
         for each in found
     ]
-    return found, [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
+    return found, [{"labels": each.classes, "boxes": each.boxes} for each in scenes["objects"]]
 
 
 def test_more_objects_than_queries_are_refused_by_the_picture_before_training(tmp_path):
-    most = max(len(each) for split in RECIPE.data.open().splits.values() for each in split.objects)
+    most = max(len(each) for split in RECIPE.data.open().splits.values() for each in split["objects"])
     few = replace(RECIPE, model=replace(RECIPE.model, queries=most - 1))
     says = rf"than the model has queries \(--model.queries\), got {most} in scene \d+ \(\w+\), {most - 1} queries"
     with pytest.raises(ValueError, match=says):

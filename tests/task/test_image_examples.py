@@ -89,7 +89,7 @@ def test_scenes_are_laid_out_with_their_boxes(tmp_path, context):
     assert batch["labels"]["boxes"].shape == (2, 3, 4)
     test = list(found.test())
     numbers = np.concatenate([each["labels"]["numbers"][each["weights"] > 0] for each in test])
-    assert numbers.tolist() == list(range(len(found.held.images)))
+    assert numbers.tolist() == list(range(len(found.held.table)))
     assert found.held.class_ids == (1, 4)
     for each in test:
         assert each["inputs"]["mask"].any((1, 2)).tolist() == (each["weights"] > 0).tolist()

@@ -44,7 +44,7 @@ def test_exports_see_pictures_as_the_model_was_trained_to(tmp_path, size):
     found.processor.save(tmp_path / "export")
     theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path / "export", backend="pil")
     batch = next(iter(found.test()))
-    images = [found.held.images.images[i] for i in range(len(found.held.images))]
+    images = [found.held.table["image"][i] for i in range(len(found.held.table))]
     expected = theirs(images, return_tensors="np")["pixel_values"]
     got = np.moveaxis(batch["inputs"]["images"][: len(images)], -1, 1)
     np.testing.assert_allclose(got, expected, atol=1e-6)

@@ -1,7 +1,7 @@
 """Sounds: reading files, changing the rate, spectra; recordings of a folder, batches.
 
 `SpeechData` reads what JSON lines tell of; `data.synthetic.AudioData` takes a folder of whichever form and gives an
-`AudioSet`. All in NumPy.
+`DataSet` of `Recordings`. All in NumPy.
 """
 
 from flax_transformer.data.audio.decode import Waveform as Waveform
@@ -11,10 +11,8 @@ from flax_transformer.data.audio.decode import is_audio_name as is_audio_name
 from flax_transformer.data.audio.decode import mono as mono
 from flax_transformer.data.audio.open import SpeechData as SpeechData
 from flax_transformer.data.audio.recording import AudioFiles as AudioFiles
-from flax_transformer.data.audio.recording import AudioSet as AudioSet
 from flax_transformer.data.audio.recording import InMemoryAudio as InMemoryAudio
 from flax_transformer.data.audio.recording import Recordings as Recordings
-from flax_transformer.data.audio.recording import RespelledTexts as RespelledTexts
 from flax_transformer.data.audio.recording import load_audio as load_audio
 from flax_transformer.data.audio.spectrum import log_mel as log_mel
 from flax_transformer.data.audio.spectrum import mel_filters as mel_filters

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from flax_transformer.data.audio.decode import is_audio_name
-from flax_transformer.data.audio.recording import AudioFiles, AudioSet, Recordings
+from flax_transformer.data.audio.recording import AudioFiles, Recordings
 from flax_transformer.data.folder import FileType, sort_names
 from flax_transformer.data.json_line import SUFFIXES, JsonLineSchema, open_json_lines, read_json_lines
 from flax_transformer.data.split import complete_splits, normal
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 
 AUDIO_FILES = FileType(
@@ -54,9 +55,9 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
     if new := [label for label in classes if label not in known]:
         raise ValueError(f"every class must have sounds to train on, {new[0]!r} has none in {root}")
     return {
-        split: Recordings(
+        split: Recordings.of(
             AudioFiles(each.root, each.names),
-            {"label": np.array([classes.index(label) for (label,) in each.texts], np.int32)},
+            label=np.array([classes.index(label) for (label,) in each.texts], np.int32),
         )
         for split, each in found.items()
     }, classes
@@ -82,7 +83,7 @@ def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tup
         "speaker": np.array([part["speaker"] for part in parts]),
         "take": np.array([int(part["take"]) for part in parts]),
     }
-    return _tested(Recordings(AudioFiles(root, names), known), str(root)), classes
+    return _tested(Recordings.of(AudioFiles(root, names), **known), str(root)), classes
 
 
 def has_json_lines(root: str) -> bool:
@@ -121,10 +122,10 @@ class SpeechData:
     split_seed: int = 0
     """Which sounds these are."""
 
-    def open(self) -> AudioSet:
+    def open(self) -> DataSet:
         """Open the sounds without decoding them; errors as `data.json_line.open_json_lines`."""
         found = {
-            split: Recordings(AudioFiles(each.root, each.names), {"text": np.array([text for (text,) in each.texts])})
+            split: Recordings.of(AudioFiles(each.root, each.names), text=np.array([text for (text,) in each.texts]))
             for split, each in open_json_lines(Path(self.root), LINES).items()
         }
         one_class = lambda each: np.zeros(len(each), np.int32)  # noqa: E731
@@ -134,25 +135,26 @@ class SpeechData:
             )
         except ValueError as error:
             raise ValueError(f"{self.root}: {error}") from error
-        return AudioSet("texts", splits)
+        return DataSet(splits, kind="texts")
 
 
 def _names(recordings: Recordings) -> list[str]:
     """Name sounds by what does not depend on where their folder is."""
-    return [normal(Path(name).as_posix()) for name in recordings.files.names]
+    return [normal(Path(name).as_posix()) for name in recordings["audio"].names]
 
 
 def _tested(recordings: Recordings, where: str) -> dict[str, Recordings]:
     """Part recordings by their numbers."""
-    tested = recordings.known["take"] < TEST_TAKES
+    takes = recordings["take"]
+    tested = takes < TEST_TAKES
     if tested.all() or not tested.any():
         raise ValueError(
             f"{where} must have recordings with numbers from 0 to {TEST_TAKES - 1}, for the test, and others, got "
-            f"{recordings.known['take'].min()} to {recordings.known['take'].max()}"
+            f"{takes.min()} to {takes.max()}"
         )
     train, test = (recordings.take(np.flatnonzero(part)) for part in (~tested, tested))
-    missing = set(np.unique(recordings.known["label"])) - set(np.unique(train.known["label"]))
+    missing = set(np.unique(recordings["label"])) - set(np.unique(train["label"]))
     if missing:
-        name = test.files.name(int(np.flatnonzero(test.known["label"] == min(missing))[0]))
+        name = test["name"][int(np.flatnonzero(test["label"] == min(missing))[0])]
         raise ValueError(f"every class must have recordings to train on, that of {name} has none")
     return {"train": train, "test": test}

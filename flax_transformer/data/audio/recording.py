@@ -3,11 +3,11 @@
 Axes: B sounds, T samples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -16,6 +16,7 @@ from flax_transformer.data.audio.decode import Waveform, audio_size, decode_audi
 from flax_transformer.data.audio.spectrum import resample
 from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
+from flax_transformer.data.table import Names, Table
 
 THREADS = 4
 """Threads that decode sounds."""
@@ -102,82 +103,27 @@ class InMemoryAudio:
 
 
 @dataclass(frozen=True, eq=False)
-class Recordings(Sequence[Any]):
-    """Sounds and what is known of each, by name: `label`, the number of its class, `text`, `speaker`, `take`."""
+class Recordings(Table):
+    """Sounds and what is known of each: columns `audio`, `name`, and `label`, `text`, `speaker` or `take`."""
 
-    files: AudioSource
-    known: Mapping[str, Shaped[np.ndarray, " B"]]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `waveform`, `name`, where it comes from, and what is known of it."""
-        known = {name: values[index].item() for name, values in self.known.items()}
-        return {"audio": self.files[index], "name": self.files.name(index), **known}
+    @classmethod
+    def of(cls, files: AudioSource, **known: Shaped[np.ndarray, " B"]) -> "Recordings":
+        """Make it of sounds and the columns of what is known."""
+        return cls({"audio": files, "name": Names(files), **known})
 
     @property
     def rate(self) -> int:
         """Samples a second, of the first sound."""
-        return self.files.size(0)[1]
+        return self["audio"].size(0)[1]
 
     @property
     def texts(self) -> list[str]:
         """Return what is said in each."""
-        return self.known["text"].tolist()
+        return self["text"].tolist()
 
-    @property
-    def fingerprint(self) -> str:
-        """Name which sounds they are and what is known of them."""
-        return digest(self.files.fingerprint, repr({name: values.tolist() for name, values in self.known.items()}))
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Recordings":
-        """Pick some."""
-        return Recordings(self.files.take(indices), {name: values[indices] for name, values in self.known.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class RespelledTexts(Sequence[Any]):
-    """Sounds whose texts are written in another way."""
-
-    items: Any
-    """`Recordings` with a `text`, or what gives examples as they do."""
-    change: Callable[[str], str]
-    """A function that has a name: `str.upper`."""
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Give one."""
-        example = self.items[index]
-        return {**example, "text": self.change(example["text"])}
-
-    @property
-    def rate(self) -> int:
-        """Samples a second, of the first sound."""
-        return self.items.rate
-
-    @property
-    def texts(self) -> list[str]:
-        """Return what is said in each."""
-        return list(map(self.change, self.items.texts))
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which sounds they are and how their texts are written."""
-        return digest(self.items.fingerprint, self.change.__qualname__)
-
-
-@dataclass(frozen=True)
-class AudioSet:
-    """Sounds to train on and held-out ones."""
-
-    kind: Literal["classes", "texts"]
-    """What is known of each sound."""
-    splits: Mapping[str, Any]
-    """`train`, `validation` and `test`: `Recordings` with a `label` or a `text`, or what gives examples as they do."""
-    classes: tuple[str, ...] = ()
+    def respelled(self, change: Callable[[str], str]) -> "Recordings":
+        """Write the texts in another way, such as `str.upper`."""
+        return self.with_columns(text=np.array(list(map(change, self.texts))))
 
 
 def load_audio(recordings: Recordings, rate: int) -> Recordings:
@@ -186,7 +132,7 @@ def load_audio(recordings: Recordings, rate: int) -> Recordings:
     Raises:
       ValueError: a sound that is damaged; names its file.
     """
-    files = recordings.files
+    files = recordings["audio"]
     if isinstance(files, InMemoryAudio) and files.rate == rate:
         return recordings
 
@@ -200,4 +146,4 @@ def load_audio(recordings: Recordings, rate: int) -> Recordings:
         finally:
             pool.shutdown(cancel_futures=True)
     held = InMemoryAudio(samples, rate, [files.name(index) for index in range(len(files))])
-    return replace(recordings, files=held)
+    return recordings.with_columns(audio=held)

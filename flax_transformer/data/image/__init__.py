@@ -1,7 +1,7 @@
 """Images in, batches out: sources, transforms, fixed-shape batches.
 
-`open_images` takes a folder of whichever form and gives an `ImageSet`. Images pass through transforms of examples
-(`geometry`, `colour`), are laid out by `ImageRows`, or with their boxes by `SceneRows`, and changed as batches
+`open_images` takes a folder of whichever form and gives a `DataSet` of tables. Images pass through transforms of
+examples (`geometry`, `colour`), are laid out by `ImageRows`, or with their boxes by `SceneRows`, and changed as batches
 (`ShiftFlip`, `Normalise`, `Erase`, `MixupCutmix`). `load_images` keeps small ones in memory, `ImageStream` streams them
 for training, `each_image_once` for evaluation.
 """
@@ -18,15 +18,14 @@ from flax_transformer.data.image.geometry import (
     RandomResizedCrop,
     Resize,
 )
-from flax_transformer.data.image.image_pair import ImagePairData, PairedImages
-from flax_transformer.data.image.image_set import Files, ImageSet, ImageSplit, InMemoryImages, Objects, Scenes
+from flax_transformer.data.image.image_pair import ImagePairData, image_pairs
+from flax_transformer.data.image.image_set import Files, InMemoryImages, Objects, image_scenes, labelled_images
 from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.stream import DecodedRows, ImageStream, InMemoryRows, each_image_once, load_images
-from flax_transformer.data.image.text import CaptionData, Captioned, QuestionData, VisualQuestions
+from flax_transformer.data.image.text import CaptionData, QuestionData, captioned_images, visual_questions
 
 __all__ = [
     "CaptionData",
-    "Captioned",
     "CenterCrop",
     "ColourJitter",
     "DecodedRows",
@@ -37,15 +36,12 @@ __all__ = [
     "ImageData",
     "ImagePairData",
     "ImageRows",
-    "ImageSet",
-    "ImageSplit",
     "ImageStream",
     "InMemoryImages",
     "InMemoryRows",
     "MixupCutmix",
     "Normalise",
     "Objects",
-    "PairedImages",
     "QuestionData",
     "RandAugment",
     "RandomApply",
@@ -54,12 +50,15 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "SceneRows",
-    "Scenes",
     "ShiftFlip",
-    "VisualQuestions",
+    "captioned_images",
     "decode_image",
     "each_image_once",
+    "image_pairs",
+    "image_scenes",
     "image_size",
+    "labelled_images",
     "load_images",
     "open_images",
+    "visual_questions",
 ]

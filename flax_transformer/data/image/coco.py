@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.image.image_set import Files, Objects, Scenes
+from flax_transformer.data.image.image_set import Files, Objects, image_scenes
 from flax_transformer.data.split import is_split_name, split_of
+from flax_transformer.data.table import Table
 from flax_transformer.listing import listed
 
 SLACK = 0.5
@@ -59,7 +60,7 @@ def find_coco(root: Path) -> dict[str, Annotations]:
 
 def open_coco(
     root: Path, found: Mapping[str, Annotations]
-) -> tuple[dict[str, Scenes], tuple[str, ...], tuple[int, ...]]:
+) -> tuple[dict[str, Table], tuple[str, ...], tuple[int, ...]]:
     """Look at the annotations of all splits: the scenes, the names of the classes and their ids, in the ids' order.
 
     A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are kept apart. Images are looked for
@@ -120,7 +121,7 @@ def _categories(file: Annotations) -> dict[int, str]:
     return names
 
 
-def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, int]) -> Scenes:
+def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, int]) -> Table:
     images = _by_id(file, "images")
     if not images:
         raise ValueError(f"{file.path} must have at least one image, got none")
@@ -143,7 +144,7 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
         if not _is_number(area) or area < 0:
             raise ValueError(f"{file.path}: the area of annotation {id} must be a number of pixels, got {area!r}")
         found[image].append((box, number_of[category], area, bool(crowd)))
-    return Scenes(files, [_objects(each) for each in found.values()], np.array(list(images), np.int64))
+    return image_scenes(files, [_objects(each) for each in found.values()], np.array(list(images), np.int64))
 
 
 def _objects(found: Sequence[tuple[list[float], int, int | float, bool]]) -> Objects:

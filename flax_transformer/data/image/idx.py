@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
+from flax_transformer.data.image.image_set import InMemoryImages, labelled_images
 from flax_transformer.data.split import split_of
+from flax_transformer.data.table import Table
 from flax_transformer.listing import listed
 
 MAX_BYTES = 1 << 32
@@ -41,7 +42,7 @@ def find_idx(root: Path) -> dict[str, dict[str, Path]]:
     return found
 
 
-def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, ImageSplit], tuple[str, ...]]:
+def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, Table], tuple[str, ...]]:
     """Read the images of all splits, and name the classes by their numbers, those that `train` has.
 
     Raises:
@@ -61,7 +62,8 @@ def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, ImageSplit], 
             path = found[split]["labels"]
             raise ValueError(f"all splits must have the same classes, {path} differs from train in {differ[0]}")
         origin = str(found[split]["images"])
-        splits[split] = ImageSplit(InMemoryImages(pixels, origin), np.searchsorted(numbers, labels).astype(np.int32))
+        classes = np.searchsorted(numbers, labels).astype(np.int32)
+        splits[split] = labelled_images(InMemoryImages(pixels, origin), classes)
     return splits, tuple(map(str, numbers))
 
 

@@ -3,44 +3,19 @@
 Axes: B pairs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from jaxtyping import Int
-
-from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
-from flax_transformer.data.image.image_set import Files, Images, ImageSet
+from flax_transformer.data.image.image_set import Files, Images
 from flax_transformer.data.image.text import held_out
 from flax_transformer.data.split import is_split_name
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, eq=False)
-class PairedImages(Sequence[Any]):
-    """Images and the other image of each."""
-
-    images: Images
-    others: Images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode a pair: `image` and `other`, Pillow's."""
-        return {"image": self.images[index], "other": self.others[index]}
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which images they are."""
-        return digest(self.images.fingerprint, self.others.fingerprint)
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "PairedImages":
-        """Pick some pairs."""
-        return PairedImages(self.images.take(indices), self.others.take(indices))
+def image_pairs(images: Images, others: Images) -> Table:
+    """Put images and the other image of each in a table: `image`, `other`."""
+    return Table({"image": images, "other": others})
 
 
 @frozen
@@ -54,7 +29,7 @@ class ImagePairData:
     split_seed: int = 0
     """Which pairs these are."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the pairs, and hold out a part of them.
 
         Raises:
@@ -76,10 +51,10 @@ class ImagePairData:
                 raise ValueError(f"{root / here / min(missing)} must have an image of its name in {there}, it has none")
         both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
         try:
-            splits = held_out({"train": PairedImages(*both)}, self.holdout, self.split_seed)
+            splits = held_out({"train": image_pairs(*both)}, self.holdout, self.split_seed)
         except ValueError as error:
             raise ValueError(f"{root}: {error}") from error
-        return ImageSet("twins", splits)
+        return DataSet(splits, kind="pairs")
 
 
 def _names(folder: Path) -> set[str]:

@@ -3,10 +3,10 @@
 Axes: B images, H W height and width in pixels, C channels, M boxes of an image.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, UInt8
 from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size
+from flax_transformer.data.table import Names, Numbers, Table
 
 
 @runtime_checkable
@@ -101,28 +102,9 @@ class InMemoryImages:
         return InMemoryImages(self.pixels[indices], self.origin)
 
 
-@dataclass(frozen=True, eq=False)
-class ImageSplit(Sequence[Any]):
-    """Images and the numbers of their classes."""
-
-    images: Images
-    labels: Int[np.ndarray, " B"]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, `label`, and `name`, where it comes from."""
-        return {"image": self.images[index], "label": int(self.labels[index]), "name": self.images.name(index)}
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which images and classes they are."""
-        return digest(self.images.fingerprint, self.labels.astype(np.int64))
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "ImageSplit":
-        """Pick some."""
-        return ImageSplit(self.images.take(indices), self.labels[indices])
+def labelled_images(images: Images, labels: Int[np.ndarray, " B"]) -> Table:
+    """Put images, the numbers of their classes and their names in a table: `image`, `label`, `name`."""
+    return Table({"image": images, "label": labels, "name": Names(images)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +131,11 @@ class Objects:
     def __len__(self) -> int:
         return len(self.classes)
 
+    @property
+    def fingerprint(self) -> str:
+        """Name where the objects are and what they are."""
+        return digest(str(len(self)), self.boxes, self.classes)
+
     def truth(self) -> dict[str, np.ndarray]:
         """Return what a test goes by: `labels`, `boxes`, `areas`, and which are a `crowd`."""
         every = [self] if self.crowds is None else [self, self.crowds]
@@ -162,44 +149,37 @@ class Objects:
         }
 
 
+def image_scenes(images: Images, objects: Sequence[Objects], ids: Int[np.ndarray, " B"]) -> Table:
+    """Put images and the objects in each in a table.
+
+    Its columns are `image`, `objects` and of these `boxes` in pixels and `classes`, the image's own `size` (H, W), its
+    `number` in the table, `id`, what it is called in its data set, and `name`.
+    """
+    return Table({
+        "image": images, "objects": list(objects), "boxes": [each.boxes for each in objects],
+        "classes": [each.classes for each in objects], "size": Sizes(images), "number": Numbers(len(objects)),
+        "id": ids, "name": Names(images),
+    })  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False)
-class Scenes(Sequence[Any]):
-    """Images, the objects in each, and what each image is called in its data set."""
+class Sizes(Sequence[Any]):
+    """A column of the heights and widths of images, read from their headers."""
 
     images: Images
-    objects: Sequence[Objects]
-    ids: Int[np.ndarray, " B"]
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number`, its own `size` (H, W), and `name`."""
-        image, objects = self.images[index], self.objects[index]
-        size = np.array([image.height, image.width], np.int32)
-        seen = {"image": image, "boxes": objects.boxes, "classes": objects.classes}
-        return {**seen, "number": index, "size": size, "name": self.images.name(index)}
+    def __getitem__(self, index: int) -> Int[np.ndarray, "2"]:
+        width, height = self.images.size(index)
+        return np.array([height, width], np.int32)
 
     @property
     def fingerprint(self) -> str:
-        """Name which images and objects they are."""
-        parts = (part for each in self.objects for part in (str(len(each)), each.boxes, each.classes))
-        return digest(self.images.fingerprint, self.ids, *parts)
+        """Add nothing to that of the images."""
+        return ""
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Scenes":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Sizes":
         """Pick some."""
-        return Scenes(self.images.take(indices), [self.objects[index] for index in indices], self.ids[indices])
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Images to train on and held-out ones."""
-
-    kind: Literal["classes", "boxes", "captions", "questions", "twins"]
-    """What is known of each image."""
-    splits: Mapping[str, Any]
-    """`train`, `validation` and `test`: `ImageSplit`, `Scenes`, `Captioned`, `VisualQuestions` or `PairedImages`."""
-    classes: tuple[str, ...] = ()
-    channels: int = 3
-    class_ids: tuple[int, ...] = ()
-    """The numbers of the classes in the data set's own files, where they have any."""
+        return Sizes(self.images.take(indices))

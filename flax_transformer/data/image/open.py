@@ -11,9 +11,10 @@ from flax_transformer.data.folder import FileType, has_class_folders, inner_fold
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.idx import find_idx, open_idx
-from flax_transformer.data.image.image_set import Files, ImageSet, ImageSplit
+from flax_transformer.data.image.image_set import Files, labelled_images
 from flax_transformer.data.image.tfds import TfdsImages, find_tfds, open_tfds
 from flax_transformer.data.split import complete_splits, normal, stratified_subset
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
@@ -40,7 +41,7 @@ class ImageData:
     limit: int | None = None
     """Training images that are used, of each class its share; None: all."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the images; errors as `open_images` and `stratified_subset`, and for classes unlike the names."""
         found = self.found()
         if self.limit is None:
@@ -49,7 +50,7 @@ class ImageData:
         chosen = stratified_subset(_image_names(train), _labels(train), self.limit, seed=self.split_seed)
         return replace(found, splits={**found.splits, "train": train.take(chosen)})
 
-    def found(self) -> ImageSet:
+    def found(self) -> DataSet:
         """Open all that there are."""
         found = open_images(self.root, holdout=self.holdout, seed=self.split_seed)
         if self.names and len(self.names) != len(found.classes):
@@ -59,7 +60,7 @@ class ImageData:
         return replace(found, classes=self.names) if self.names else found
 
 
-def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
+def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> DataSet:
     """Open the images of a folder without decoding them, and hold out a part where it has no such split.
 
     Forms, and what they look like: `data.folder.open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`.
@@ -89,17 +90,19 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             kind, (splits, classes, class_ids) = "boxes", open_coco(root, found)
         case {"idx files": found}:
             splits, classes = open_idx(found)
-            channels = splits["train"].images.pixels.shape[-1]
+            channels = splits["train"]["image"].pixels.shape[-1]
         case _:
             files, classes = open_folders(root, IMAGE_FILES)
-            splits = {split: ImageSplit(Files(each.root, each.names), each.labels) for split, each in files.items()}
+            splits = {
+                split: labelled_images(Files(each.root, each.names), each.labels) for split, each in files.items()
+            }
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have images of at least two classes, got {', '.join(classes)}")
     try:
         splits = complete_splits(splits, _image_names, _labels, share=holdout, seed=seed)
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
-    return ImageSet(kind, splits, classes, channels, class_ids)
+    return DataSet(splits, classes, kind, channels, class_ids)
 
 
 def _forms(root: Path) -> dict[str, Any]:
@@ -109,14 +112,14 @@ def _forms(root: Path) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each}
 
 
-def _labels(images: Any) -> np.ndarray:
+def _labels(table: Table) -> np.ndarray:
     """Return each image's class; where there are boxes, all have one."""
-    return images.labels if isinstance(images, ImageSplit) else np.zeros(len(images), np.int32)
+    return table["label"] if "label" in table.columns else np.zeros(len(table), np.int32)
 
 
-def _image_names(images: Any) -> list[str]:
+def _image_names(table: Table) -> list[str]:
     """Name images by what does not depend on where their folder is."""
-    source = images.images
+    source = table["image"]
     if isinstance(source, Files):
         return [normal(Path(name).as_posix()) for name in source.names]
     return [str(index) for index in (source.indices if isinstance(source, TfdsImages) else range(len(source)))]

@@ -16,8 +16,9 @@ from jaxtyping import Int
 from flax_transformer.data.examples import Arrays, Chain, Collate, Examples, Transform
 from flax_transformer.data.identity import name_function
 from flax_transformer.data.image.batch import Augment, Draw, image_batch
-from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
+from flax_transformer.data.image.image_set import InMemoryImages
 from flax_transformer.data.stream import Stream
+from flax_transformer.data.table import Table
 
 HELD_BYTES = 1 << 30
 """Images are held in memory, decoded and resized, if they take at most this much."""
@@ -61,7 +62,8 @@ class DecodedRows:
 class InMemoryRows:
     """Rows picked from images in memory, all of them in random order, epoch after epoch."""
 
-    images: ImageSplit
+    images: Table
+    """Labelled ones, of `InMemoryImages`."""
     seed: int
 
     @property
@@ -73,7 +75,7 @@ class InMemoryRows:
         """Pick rows."""
         indices = epoch_indices(numbers, len(self.images), self.seed)
         weights = np.ones(len(numbers), np.float32)
-        return image_batch(self.images.images.pixels[indices], self.images.labels[indices], weights)
+        return image_batch(self.images["image"].pixels[indices], self.images["label"][indices], weights)
 
 
 def epoch_indices(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
@@ -126,20 +128,20 @@ class ImageStream(Stream):
         return batch
 
 
-def load_images(split: ImageSplit, *transforms: Transform, limit: int = HELD_BYTES) -> ImageSplit | None:
+def load_images(split: Table, *transforms: Transform, limit: int = HELD_BYTES) -> Table | None:
     """Decode all images once and hold them in memory; None if they are not of one size or take more than a limit.
 
     Args:
-      split: what to decode.
+      split: a table with a column `image`.
       transforms: what makes them one size, without random numbers.
       limit: bytes at most.
 
     Raises:
       ValueError: a damaged image, or one that a transform refuses; names it.
     """
-    if isinstance(split.images, InMemoryImages) and not transforms:
+    if isinstance(split["image"], InMemoryImages) and not transforms:
         return split
-    change, rng, images = Chain(transforms), np.random.default_rng(0), split.images
+    change, rng, images = Chain(transforms), np.random.default_rng(0), split["image"]
 
     def read(index: int) -> np.ndarray:
         return np.asarray(change(split[index], rng)["image"])
@@ -165,7 +167,7 @@ def load_images(split: ImageSplit, *transforms: Transform, limit: int = HELD_BYT
             pool.shutdown(cancel_futures=True)
     if not equal:
         return None
-    return ImageSplit(InMemoryImages(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), split.labels)
+    return split.with_columns(image=InMemoryImages(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)))
 
 
 def each_image_once(
@@ -178,7 +180,7 @@ def each_image_once(
     """Yield batches of every image once, in order; rows of the last that are left over have weight 0.
 
     Args:
-      items: what has examples by number, such as `ImageSplit`.
+      items: what has examples by number, such as a `Table`.
       transforms: of examples, without random numbers.
       rows: images a batch.
       collate: lays out a batch.

@@ -3,19 +3,15 @@
 Axes: B images or questions.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.data.identity import digest
-from flax_transformer.data.image.image_set import Files, Images, ImageSet
+from flax_transformer.data.image.image_set import Files, Images
 from flax_transformer.data.json_line import (
     JsonLineSchema,
     check_disjoint,
@@ -27,6 +23,7 @@ from flax_transformer.data.json_line import (
     texts_of,
 )
 from flax_transformer.data.split import complete_splits, normal
+from flax_transformer.data.table import DataSet, Gathered, Names, Numbers, Table
 from flax_transformer.frozen import frozen
 
 NAMES = "image", "file_name", "filename"
@@ -47,28 +44,9 @@ LINES = JsonLineSchema(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Captioned(Sequence[Any]):
-    """Images and the captions of each."""
-
-    images: Images
-    captions: Sequence[tuple[str, ...]]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, and its `captions`."""
-        return {"image": self.images[index], "captions": self.captions[index]}
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which images and captions they are."""
-        return digest(self.images.fingerprint, json.dumps(list(self.captions)))
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Captioned":
-        """Pick some."""
-        return Captioned(self.images.take(indices), [self.captions[index] for index in indices])
+def captioned_images(images: Images, captions: Sequence[tuple[str, ...]]) -> Table:
+    """Put images and the captions of each in a table: `image`, `captions`, `name`."""
+    return Table({"image": images, "captions": list(captions), "name": Names(images)})
 
 
 @frozen
@@ -86,12 +64,12 @@ class CaptionData:
     split_seed: int = 0
     """Which images these are."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the images without decoding them; errors as `open_captions`."""
         return open_captions(Path(self.root), holdout=self.holdout, seed=self.split_seed)
 
 
-def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
+def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> DataSet:
     """Open images and captions, and hold out a part where there is no such split.
 
     Raises:
@@ -100,23 +78,32 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
           the file and the line.
     """
     splits = {
-        split: Captioned(Files(each.root, each.names), each.texts)
+        split: captioned_images(Files(each.root, each.names), each.texts)
         for split, each in open_json_lines(root, LINES).items()
     }
-    return ImageSet("captions", held_out(splits, holdout, seed))
+    return DataSet(held_out(splits, holdout, seed), kind="captions")
 
 
 def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out images for the splits that there are not; by their names, whose order says nothing."""
-    return complete_splits(splits, _names, _one_class, share=holdout, seed=seed)
+    return complete_splits(splits, _names, _one_class, share=holdout, seed=seed, take=_take)
 
 
-def _names(images: Any) -> list[str]:
-    return [normal(name) for name in images.images.names]
+def _names(table: Table) -> list[str]:
+    return [normal(name) for name in _files(table).names]
 
 
-def _one_class(images: Any) -> Int[np.ndarray, " B"]:
-    return np.zeros(len(images.images), np.int32)
+def _one_class(table: Table) -> Int[np.ndarray, " B"]:
+    return np.zeros(len(_files(table)), np.int32)
+
+
+def _files(table: Table) -> Files:
+    image = table["image"]
+    return image.source if isinstance(image, Gathered) else image
+
+
+def _take(table: Table, indices: Int[np.ndarray, "_"]) -> Table:
+    return take_images(table, indices) if isinstance(table["image"], Gathered) else table.take(indices)
 
 
 QUESTION_LINES = JsonLineSchema(
@@ -134,45 +121,32 @@ ANSWERS = "answers", "answer"
 """What a line may call what is right."""
 
 
-@dataclass(frozen=True, eq=False)
-class VisualQuestions(Sequence[Any]):
-    """Questions about images, and the answers that are right."""
+def visual_questions(
+    images: Images, of: Int[np.ndarray, " B"], questions: Sequence[str], answers: Sequence[tuple[str, ...]]
+) -> Table:
+    """Put questions about images in a table.
 
-    images: Images
-    """Each once."""
-    of: Int[np.ndarray, " B"]
-    """Which image a question is about."""
-    questions: Sequence[str]
-    answers: Sequence[tuple[str, ...]]
+    Its columns are `image`, `question`, `answers`, those that are right, `name`, the image's, and `label`, the number
+    of the question in the table.
 
-    def __len__(self) -> int:
-        return len(self.questions)
+    Args:
+      images: each once.
+      of: which image a question is about.
+      questions: as they are asked.
+      answers: of each question.
+    """
+    image = Gathered(images, of)
+    texts = {"question": list(questions), "answers": list(answers)}
+    return Table({"image": image, **texts, "name": Names(image), "label": Numbers(len(texts["question"]))})
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, and its name, `question`, `answers`, and its number as `label`."""
-        image, said = int(self.of[index]), (self.questions[index], self.answers[index])
-        named = {"name": self.images.name(image), "label": int(index)}
-        return {"image": self.images[image], **dict(zip(("question", "answers"), said, strict=True)), **named}
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Name which images, questions and answers they are."""
-        texts = json.dumps([list(self.questions), list(self.answers)])
-        return digest(self.images.fingerprint, self.of.astype(np.int64), texts)
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "VisualQuestions":
-        """Pick some images, with all questions about them."""
-        place = {int(old): new for new, old in enumerate(indices)}
-        kept = np.array([number for number, old in enumerate(self.of.tolist()) if old in place], np.int64)
-        chosen = self.only(kept)
-        return replace(
-            chosen, images=self.images.take(indices), of=np.array([place[old] for old in chosen.of.tolist()], np.int64)
-        )
-
-    def only(self, numbers: Int[np.ndarray, "_"]) -> "VisualQuestions":
-        """Pick some questions, of all images."""
-        questions, answers = ([each[number] for number in numbers] for each in (self.questions, self.answers))
-        return VisualQuestions(self.images, self.of[numbers], questions, answers)
+def take_images(asked: Table, indices: Int[np.ndarray, "_"]) -> Table:
+    """Pick some images of a table of questions, with all questions about them."""
+    image, new = asked["image"], {int(old): number for number, old in enumerate(indices)}
+    taken = asked.take(np.flatnonzero(np.isin(image.of, indices)))
+    of = np.array([new[old] for old in taken["image"].of.tolist()], np.int64)
+    image = Gathered(image.source.take(indices), of)
+    return taken.with_columns(image=image, name=Names(image))
 
 
 @frozen
@@ -192,7 +166,7 @@ class QuestionData:
     single: bool = False
     """Whether questions of several answers are left out, in every split."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the images without decoding them.
 
         Raises:
@@ -203,8 +177,8 @@ class QuestionData:
         root = Path(self.root).expanduser()
         files = json_line_files(root, QUESTION_LINES)
         splits = {split: _read(root, path, single=self.single) for split, path in files.items()}
-        check_disjoint(files, {split: each.images.names for split, each in splits.items()}, QUESTION_LINES)
-        return ImageSet("questions", held_out(splits, self.holdout, self.split_seed))
+        check_disjoint(files, {split: _files(each).names for split, each in splits.items()}, QUESTION_LINES)
+        return DataSet(held_out(splits, self.holdout, self.split_seed), kind="questions")
 
 
 def most_frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:
@@ -217,7 +191,7 @@ def most_frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, .
     return tuple(sorted(counts, key=lambda answer: (-counts[answer], answer))[:most])
 
 
-def _read(root: Path, path: Path, *, single: bool) -> VisualQuestions:
+def _read(root: Path, path: Path, *, single: bool) -> Table:
     lines: dict[str, int] = {}
     numbers: dict[str, int] = {}
     of, questions, answers = [], [], []
@@ -241,6 +215,6 @@ def _read(root: Path, path: Path, *, single: bool) -> VisualQuestions:
         answers.append(tuple(each.strip() for each in answer_texts))
     if not questions:
         raise ValueError(f"{path} must have questions of a single answer, got none")
-    return VisualQuestions(
+    return visual_questions(
         Files(root, find_files(root, path, lines, QUESTION_LINES)), np.array(of, np.int64), questions, answers
     )

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.image.image_set import ImageSplit, Objects, Scenes
+from flax_transformer.data.image.image_set import Objects, image_scenes, labelled_images
 from flax_transformer.data.split import split_of
+from flax_transformer.data.table import Table
 from flax_transformer.data.tfds_metadata import first_line, refuse_code
 from flax_transformer.listing import listed
 
@@ -139,14 +140,14 @@ def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | Non
     raise ValueError(f"{folder} must have one feature of images, and classes or boxes, got {listed(features)}")
 
 
-def _images(images: TfdsImages, label: str) -> ImageSplit:
+def _images(images: TfdsImages, label: str) -> Table:
     labels = [read_record(images.source, index, images.origin)[label] for index in range(len(images))]
     if min(labels, default=0) < 0:
         raise ValueError(f"every record must have a class, got {min(labels)} in {images.name(int(np.argmin(labels)))}")
-    return ImageSplit(images, np.array(labels, np.int32))
+    return labelled_images(images, np.array(labels, np.int32))
 
 
-def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Scenes:
+def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Table:
     """Read all boxes; TFDS has them as top, left, bottom and right, as shares of height and width."""
     found = []
     for index in range(len(images)):
@@ -162,4 +163,4 @@ def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Scenes:
         classes, areas = np.array(record[objects][label], np.int32).reshape(-1), record[objects].get("area")
         crowd = np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
         found.append(Objects.from_annotations(boxes, classes, None if areas is None else np.array(areas, float), crowd))
-    return Scenes(images, found, np.arange(len(images)))
+    return image_scenes(images, found, np.arange(len(images)))

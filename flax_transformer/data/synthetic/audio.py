@@ -3,8 +3,8 @@
 Axes: T samples.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from flax_transformer.data.audio.open import (
     read_labels,
     read_names,
 )
-from flax_transformer.data.audio.recording import AudioFiles, AudioSet, InMemoryAudio, Recordings, load_audio
+from flax_transformer.data.audio.recording import AudioFiles, InMemoryAudio, Recordings, load_audio
 from flax_transformer.data.folder import folders_of, open_folders
 from flax_transformer.data.identity import digest
 from flax_transformer.data.split import complete_splits
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 
 LOW, HIGH = (697, 770, 852, 941), (1209, 1336, 1477)
@@ -68,7 +69,7 @@ class TouchTones:
         samples = [self.waveform(*each) for each in every]
         names = [f"tones of {digit} by voice {voice}, number {take}" for voice, digit, take in every]
         known = {"label": digits.astype(np.int32), "speaker": voices.astype(str), "take": takes}
-        return Recordings(InMemoryAudio(samples, self.rate, names), known)
+        return Recordings.of(InMemoryAudio(samples, self.rate, names), **known)
 
     def waveform(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
         """Make one recording."""
@@ -101,7 +102,7 @@ class AudioData:
     tones: TouchTones = field(default_factory=TouchTones)
     """Which ones are generated."""
 
-    def open(self) -> AudioSet:
+    def open(self) -> DataSet:
         """Open the sounds without decoding them, and hold out a part.
 
         Raises:
@@ -111,12 +112,12 @@ class AudioData:
         splits, classes = self.found()
         try:
             splits = complete_splits(
-                splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
+                splits, _names, lambda each: each["label"], share=self.holdout, seed=self.split_seed,
                 what="recordings",
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{self.root or 'tones'}: {error}") from error
-        return AudioSet("classes", splits, classes)
+        return DataSet(splits, classes)
 
     def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:
         """Find the splits that there are, and the classes."""
@@ -133,8 +134,7 @@ class AudioData:
             return read_names(root, named)
         files, classes = open_folders(root, AUDIO_FILES)
         found = {
-            split: Recordings(AudioFiles(each.root, each.names), {"label": each.labels})
-            for split, each in files.items()
+            split: Recordings.of(AudioFiles(each.root, each.names), label=each.labels) for split, each in files.items()
         }
         if len(classes) < 2:
             raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
@@ -184,7 +184,7 @@ class SpokenStrings(Sequence[Any]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Make one: `waveform`, its `text`, and `name`, which says of which recordings it is made."""
         chosen, gaps = self._plan(range(self.size)[index])
-        files = self.recordings.files
+        files = self.recordings["audio"]
         parts = [np.zeros(gaps[0], np.float32)]
         for number, gap in zip(chosen, gaps[1:], strict=True):
             parts += [files[number].samples, np.zeros(gap, np.float32)]
@@ -194,7 +194,7 @@ class SpokenStrings(Sequence[Any]):
     @property
     def rate(self) -> int:
         """Samples a second."""
-        return self.recordings.files.rate
+        return self.recordings["audio"].rate
 
     @cached_property
     def texts(self) -> list[str]:
@@ -205,6 +205,10 @@ class SpokenStrings(Sequence[Any]):
             " ".join([longest] * self.how.most),
         ]
 
+    def respelled(self, change: Callable[[str], str]) -> "SpokenStrings":
+        """Write the words in another way, such as `str.upper`."""
+        return replace(self, words=tuple(map(change, self.words)))
+
     def _plan(self, index: int) -> tuple[list[int], list[int]]:
         """Choose the recordings of a sentence, and the samples of silence around them."""
         rng = np.random.default_rng((self.seed, index))
@@ -212,12 +216,12 @@ class SpokenStrings(Sequence[Any]):
         labels = rng.choice(sorted(said), rng.integers(self.how.least, self.how.most + 1)).tolist()
         chosen = [int(rng.choice(said[label])) for label in labels]
         gaps = (rng.uniform(self.how.shortest, self.how.longest, len(chosen) + 1) * self.rate).astype(int)
-        ends = gaps[0] + np.cumsum([self.recordings.files.size(number)[0] for number in chosen] + gaps[1:])
+        ends = gaps[0] + np.cumsum([self.recordings["audio"].size(number)[0] for number in chosen] + gaps[1:])
         count = max(int(np.sum(ends <= self.how.seconds * self.rate)), 1)
         return chosen[:count], gaps[: count + 1].tolist()
 
     def _text(self, chosen: Sequence[int]) -> str:
-        return " ".join(self.words[label] for label in self.recordings.known["label"][list(chosen)])
+        return " ".join(self.words[label] for label in self.recordings["label"][list(chosen)])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -227,7 +231,7 @@ class SpokenStrings(Sequence[Any]):
     @cached_property
     def _spoken(self) -> dict[str, dict[int, np.ndarray]]:
         """Find the recordings of each speaker by their words."""
-        who, labels = self.recordings.known["speaker"], self.recordings.known["label"]
+        who, labels = self.recordings["speaker"], self.recordings["label"]
         return {
             str(speaker): {
                 int(label): np.flatnonzero((who == speaker) & (labels == label))
@@ -256,7 +260,7 @@ class SpokenStringData(AudioData):
     spelled: bool = True
     """Whether a digit is written as its word; else as its figure."""
 
-    def open(self) -> AudioSet:
+    def open(self) -> DataSet:
         """Open the sounds that lines tell of, or hold recordings in memory.
 
         Raises:
@@ -266,12 +270,12 @@ class SpokenStringData(AudioData):
             return SpeechData(root=self.root, holdout=self.holdout, split_seed=self.split_seed).open()
         found = super().open()
         first = found.splits["train"]
-        if "speaker" not in first.known:
+        if "speaker" not in first.columns:
             raise ValueError(
                 f"sentences are made of recordings whose names say who speaks, as 3_theo_12.wav, those of {self.root} "
                 "lie in class folders"
             )
-        rate = first.files.size(0)[1]
+        rate = first.rate
         spelled = dict(zip(map(str, range(10)), WORDS, strict=True)) if self.spelled else {}
         words = tuple(spelled.get(name, name) for name in found.classes)
         splits = {
@@ -281,4 +285,4 @@ class SpokenStringData(AudioData):
             )
             for number, (split, recordings) in enumerate(found.splits.items())
         }  # fmt: skip
-        return AudioSet("texts", splits)
+        return DataSet(splits, kind="texts")

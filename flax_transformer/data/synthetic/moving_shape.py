@@ -14,8 +14,9 @@ from jaxtyping import Float, UInt8
 
 from flax_transformer.data.split import SPLITS
 from flax_transformer.data.synthetic.shape import SHAPES, draw_shape
-from flax_transformer.data.video.folder import VideoFolderData, VideoSet
-from flax_transformer.data.video.video_set import InMemoryVideos, VideoSplit
+from flax_transformer.data.table import DataSet
+from flax_transformer.data.video.folder import VideoFolderData
+from flax_transformer.data.video.video_set import InMemoryVideos, labelled_videos
 from flax_transformer.frozen import frozen
 
 ACTIONS = ("left", "right", "up", "down", "approach", "retreat", "clockwise", "anticlockwise")
@@ -50,7 +51,7 @@ class MovingShapes:
                 f"got {self.train}, {self.held_out}, {self.size}, {self.length}, {self.noise}, {self.drawing_seed}"
             )
 
-    def open(self) -> VideoSet:
+    def open(self) -> DataSet:
         """Draw all clips."""
         splits = {}
         for number, split in enumerate(SPLITS):
@@ -58,8 +59,8 @@ class MovingShapes:
             count = self.train if split == "train" else self.held_out
             labels = rng.integers(len(ACTIONS), size=count).astype(np.int32)
             pixels = np.stack([self.draw(ACTIONS[label], rng) for label in labels])
-            splits[split] = VideoSplit(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
-        return VideoSet(splits, ACTIONS)
+            splits[split] = labelled_videos(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
+        return DataSet(splits, ACTIONS)
 
     def draw(self, action: str, rng: np.random.Generator) -> UInt8[np.ndarray, "I H W C"]:
         """Draw one clip."""
@@ -104,6 +105,6 @@ class VideoData(VideoFolderData):
     shapes: MovingShapes = field(default_factory=MovingShapes)
     """Which ones."""
 
-    def open(self) -> VideoSet:
+    def open(self) -> DataSet:
         """Open the folder, or draw."""
         return super().open() if self.root else self.shapes.open()

@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.image_set import ImageSet, ImageSplit, InMemoryImages, Objects, Scenes
+from flax_transformer.data.image.image_set import InMemoryImages, Objects, image_scenes, labelled_images
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.split import SPLITS
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 
 ShapeMask = Callable[[Float[np.ndarray, "H 1"], Float[np.ndarray, "1 W"]], Bool[np.ndarray, "H W"]]
@@ -73,15 +74,15 @@ class DrawnShapes:
                 f"got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
             )
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Draw all images."""
         splits = {}
         for number, split in enumerate(SPLITS):
             rng = np.random.default_rng((self.drawing_seed, number))
             labels = rng.integers(len(SHAPES), size=self.train if split == "train" else self.held_out).astype(np.int32)
             pixels = np.stack([self.draw(SHAPES[label], rng) for label in labels])
-            splits[split] = ImageSplit(InMemoryImages(pixels, f"drawn {split} images"), labels)
-        return ImageSet("classes", splits, SHAPES)
+            splits[split] = labelled_images(InMemoryImages(pixels, f"drawn {split} images"), labels)
+        return DataSet(splits, SHAPES)
 
     def draw(self, shape: str, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
         """Draw one image."""
@@ -102,7 +103,7 @@ class LabelledImageData(ImageData):
     shapes: DrawnShapes = field(default_factory=DrawnShapes)
     """Which ones."""
 
-    def found(self) -> ImageSet:
+    def found(self) -> DataSet:
         """Open the folder, or draw."""
         return super().found() if self.root else self.shapes.open()
 
@@ -144,7 +145,7 @@ class ShapeScenes:
                 f"{self.largest} of {self.size}"
             )
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Lay out all scenes; they are drawn when they are asked for."""
         counts = (self.train, self.held_out, self.held_out)
         ends = np.cumsum(counts)
@@ -152,7 +153,7 @@ class ShapeScenes:
             split: _scenes(self, np.arange(end - count, end))
             for split, count, end in zip(SPLITS, counts, ends, strict=True)
         }
-        return ImageSet("boxes", splits, SHAPES)
+        return DataSet(splits, SHAPES, "boxes")
 
     def layout(self, number: int) -> Objects:
         """Place the objects of a scene: boxes of whole pixels that do not overlap."""
@@ -199,10 +200,10 @@ class ShapeScenes:
 
 
 @dataclass(frozen=True, eq=False)
-class RenderedScenes:
-    """Images of generated scenes, by their numbers."""
+class RenderedImages:
+    """Generated images by their numbers, drawn when they are asked for."""
 
-    scenes: Any
+    drawn_by: Any
     """What draws them, `draw(number)`, all of one `size`."""
     numbers: Int[np.ndarray, " B"]
 
@@ -210,24 +211,24 @@ class RenderedScenes:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> Any:
-        return self.scenes.draw(int(self.numbers[index]))
+        return self.drawn_by.draw(int(self.numbers[index]))
 
     @property
     def fingerprint(self) -> str:
         """Name which images they are."""
-        return digest(repr(self.scenes), self.numbers.astype(np.int64))
+        return digest(repr(self.drawn_by), self.numbers.astype(np.int64))
 
     def name(self, index: int) -> str:
-        """Say which scene it is."""
-        return f"scene {self.numbers[index]}"
+        """Say which image it is."""
+        return f"drawn image {self.numbers[index]}"
 
     def size(self, index: int) -> tuple[int, int]:
         """Return the width and height, which all share."""
-        return self.scenes.size, self.scenes.size
+        return self.drawn_by.size, self.drawn_by.size
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedScenes":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedImages":
         """Pick some."""
-        return RenderedScenes(self.scenes, self.numbers[indices])
+        return RenderedImages(self.drawn_by, self.numbers[indices])
 
 
 @frozen
@@ -239,14 +240,14 @@ class SceneData(ImageData):
     shapes: ShapeScenes = field(default_factory=ShapeScenes)
     """Which scenes are generated."""
 
-    def found(self) -> ImageSet:
+    def found(self) -> DataSet:
         """Open the folder, or lay out the scenes."""
         return super().found() if self.root else self.shapes.open()
 
 
-def _scenes(scenes: ShapeScenes, numbers: Int[np.ndarray, " B"]) -> Scenes:
-    return Scenes(
-        RenderedScenes(scenes, numbers), [scenes.layout(int(number)) for number in numbers], numbers.astype(np.int64)
+def _scenes(scenes: ShapeScenes, numbers: Int[np.ndarray, " B"]) -> Table:
+    return image_scenes(
+        RenderedImages(scenes, numbers), [scenes.layout(int(number)) for number in numbers], numbers.astype(np.int64)
     )
 
 

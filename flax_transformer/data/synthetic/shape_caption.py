@@ -3,18 +3,18 @@
 Axes: B images, H W height and width in pixels.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.data.identity import digest
-from flax_transformer.data.image.image_set import ImageSet
-from flax_transformer.data.image.text import CaptionData, Captioned
+from flax_transformer.data.image.text import CaptionData, captioned_images
 from flax_transformer.data.split import SPLITS
-from flax_transformer.data.synthetic.shape import ALL_SHAPES, SHAPES, RenderedScenes, draw_shape
+from flax_transformer.data.synthetic.shape import ALL_SHAPES, SHAPES, RenderedImages, draw_shape
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 
 COLOURS = {
@@ -78,18 +78,29 @@ class CaptionedShapes:
         """Every colour with every shape."""
         return tuple(product(tuple(ALL_COLOURS)[: self.colours], ALL_SHAPES[: self.shapes]))
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Lay out all images, which are drawn when they are asked for; the classes are one caption of each kind."""
-        counts = (self.train, self.held_out, self.held_out)
-        ends = np.cumsum(counts)
-        splits = {}
-        for split, count, end in zip(SPLITS, counts, ends, strict=True):
-            numbers = np.arange(end - count, end)
-            drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
-            of, patterns = [self.every[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
+        splits, begin = {}, 0
+        for split, kinds in self.drawn.items():
+            of, patterns = [self.every[kind] for kind in kinds], PATTERNS if split == "train" else PATTERNS[:1]
             captions = [tuple(_tell(pattern, kind) for pattern in patterns) for kind in of]
-            splits[split] = Captioned(RenderedShapes(self, numbers, of), captions)
-        return ImageSet("captions", splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every))
+            splits[split] = captioned_images(RenderedImages(self, np.arange(begin, begin + len(of))), captions)
+            begin += len(of)
+        return DataSet(splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every), "captions")
+
+    @cached_property
+    def drawn(self) -> dict[str, Int[np.ndarray, "_"]]:
+        """The numbers of the combinations of all images, split by split."""
+        counts = (self.train, self.held_out, self.held_out)
+        draws = zip(SPLITS, counts, np.cumsum(counts), strict=True)
+        return {
+            split: np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
+            for split, count, end in draws
+        }
+
+    @cached_property
+    def _every_drawn(self) -> Int[np.ndarray, "_"]:
+        return np.concatenate([*self.drawn.values()])
 
     def kinds(self, split: str) -> Int[np.ndarray, "_"]:
         """Return the numbers of the combinations that images of a split have.
@@ -103,11 +114,12 @@ class CaptionedShapes:
             return np.sort(tested)
         return np.array([kind for kind in range(len(self.every)) if not self.unseen or kind not in tested])
 
-    def draw(self, number: int, kind: tuple[str, str]) -> Any:
+    def draw(self, number: int) -> Any:
         """Draw an image of Pillow's."""
         import PIL.Image
 
-        rng, (colour, shape) = np.random.default_rng((self.drawing_seed, number, 1)), kind
+        rng = np.random.default_rng((self.drawing_seed, number, 1))
+        colour, shape = self.every[self._every_drawn[number]]
         pixels = np.empty((self.size, self.size, 3))
         pixels[:] = rng.uniform(120, 220)
         high, wide = rng.integers(self.size // 3, self.size * 3 // 4 + 1, 2).tolist()
@@ -122,39 +134,6 @@ def _tell(pattern: str, kind: tuple[str, str]) -> str:
     return pattern.format(*kind, a="an" if kind[0][0] in "aeiou" else "a")
 
 
-@dataclass(frozen=True, eq=False)
-class RenderedShapes:
-    """Generated images by their numbers."""
-
-    shapes: CaptionedShapes
-    numbers: Int[np.ndarray, " B"]
-    of: list[tuple[str, str]]
-    """The colour and the shape of each."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.shapes.draw(int(self.numbers[index]), self.of[index])
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which images they are."""
-        return digest(repr(self.shapes), self.numbers.astype(np.int64))
-
-    def name(self, index: int) -> str:
-        """Say which image it is."""
-        return f"drawn image {self.numbers[index]}"
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Return the width and height, which all share."""
-        return self.shapes.size, self.shapes.size
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedShapes":
-        """Pick some."""
-        return RenderedShapes(self.shapes, self.numbers[indices], [self.of[index] for index in indices])
-
-
 @frozen
 class ShapeCaptions(CaptionData):
     """Images with captions: of a folder, or drawn shapes where no folder is named."""
@@ -164,7 +143,7 @@ class ShapeCaptions(CaptionData):
     shapes: CaptionedShapes = field(default_factory=CaptionedShapes)
     """Which ones."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the folder, or draw."""
         return super().open() if self.root else self.shapes.open()
 
@@ -199,14 +178,16 @@ class CaptionedScenes:
                 f"seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
             )
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Lay out all images, which are drawn when they are asked for."""
         counts = (self.train, self.held_out, self.held_out)
         splits = {}
         for split, count, end in zip(SPLITS, counts, np.cumsum(counts), strict=True):
             numbers = np.arange(end - count, end)
-            splits[split] = Captioned(RenderedScenes(self, numbers), [(tell(self.layout(int(i))),) for i in numbers])
-        return ImageSet("captions", splits)
+            splits[split] = captioned_images(
+                RenderedImages(self, numbers), [(tell(self.layout(int(i))),) for i in numbers]
+            )
+        return DataSet(splits, kind="captions")
 
     def layout(self, number: int) -> list[PlacedShape]:
         """Return the shapes of an image, in the order in which they are told of."""

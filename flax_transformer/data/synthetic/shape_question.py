@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.image.image_set import ImageSet
-from flax_transformer.data.image.text import QuestionData, VisualQuestions
+from flax_transformer.data.image.text import QuestionData, visual_questions
 from flax_transformer.data.split import SPLITS
-from flax_transformer.data.synthetic.shape import SHAPES, RenderedScenes, ShapeScenes
+from flax_transformer.data.synthetic.shape import SHAPES, RenderedImages, ShapeScenes
 from flax_transformer.data.synthetic.shape_caption import COLOURS
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 
 VisibleShapes = list[tuple[str, str, float]]
@@ -55,7 +55,7 @@ class ShapeVQA(ShapeScenes):
         """Return the colours of a scene's objects."""
         return [np.array(COLOURS[name], float) for name in self.colours(number, count)]
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Lay out all scenes and questions; images are drawn when they are asked for."""
         counts = (self.train, self.held_out, self.held_out)
         ends = np.cumsum(counts)
@@ -65,10 +65,10 @@ class ShapeVQA(ShapeScenes):
             asked = [pair for number in numbers.tolist() for pair in self.ask(number)]
             of = np.repeat(np.arange(count), self.questions)
             questions, answers = zip(*asked, strict=True)
-            splits[split] = VisualQuestions(
-                RenderedScenes(self, numbers), of, questions, [(answer,) for answer in answers]
+            splits[split] = visual_questions(
+                RenderedImages(self, numbers), of, questions, [(answer,) for answer in answers]
             )
-        return ImageSet("questions", splits)
+        return DataSet(splits, kind="questions")
 
     def ask(self, number: int) -> list[tuple[str, str]]:
         """Ask questions about a scene, each with its answer."""
@@ -145,6 +145,6 @@ class ShapeQuestions(QuestionData):
     shapes: ShapeVQA = field(default_factory=ShapeVQA)
     """Which ones."""
 
-    def open(self) -> ImageSet:
+    def open(self) -> DataSet:
         """Open the folder, or draw."""
         return super().open() if self.root else self.shapes.open()

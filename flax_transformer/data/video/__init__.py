@@ -1,11 +1,11 @@
 """Clips in, batches out: folders of frames and video files, skeletons.
 
-`VideoFolderData` gives a `VideoSet`. The frames that a model sees are chosen and read by `SampleFrames`,
+`VideoFolderData` gives a `DataSet` of tables. The frames that a model sees are chosen and read by `SampleFrames`,
 changed alike by `PerFrame`, laid out by `VideoRows` as images of many channels, so that all that changes batches of
 images changes those of clips, and made clips by `ChannelsToFrames`.
 """
 
-from flax_transformer.data.video.folder import VideoFolderData, VideoSet, open_videos
+from flax_transformer.data.video.folder import VideoFolderData, open_videos
 from flax_transformer.data.video.frame_sampling import (
     ChannelsToFrames,
     PerFrame,
@@ -19,10 +19,9 @@ from flax_transformer.data.video.skeleton import (
     PoseRows,
     ResampleFrames,
     SkeletonData,
-    Skeletons,
-    SkeletonSet,
+    labelled_skeletons,
 )
-from flax_transformer.data.video.video_set import InMemoryVideos, VideoFiles, VideoSplit
+from flax_transformer.data.video.video_set import InMemoryVideos, VideoFiles, labelled_videos
 
 __all__ = [
     "CentreBody",
@@ -34,13 +33,11 @@ __all__ = [
     "ResampleFrames",
     "SampleFrames",
     "SkeletonData",
-    "SkeletonSet",
-    "Skeletons",
     "VideoFiles",
     "VideoFolderData",
     "VideoRows",
-    "VideoSet",
-    "VideoSplit",
     "evenly_spaced_frames",
+    "labelled_skeletons",
+    "labelled_videos",
     "open_videos",
 ]

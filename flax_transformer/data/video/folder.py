@@ -3,24 +3,13 @@
 A clip is a folder of frames, images in the order of their names, or a video file.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from flax_transformer.data.folder import FileType, folders_of, open_folders
 from flax_transformer.data.split import complete_splits, normal
-from flax_transformer.data.video.video_set import VideoFiles, VideoSplit, frame_files, is_video_name
+from flax_transformer.data.table import DataSet, Table
+from flax_transformer.data.video.video_set import VideoFiles, frame_files, is_video_name, labelled_videos
 from flax_transformer.frozen import frozen
-
-
-@dataclass(frozen=True)
-class VideoSet:
-    """Clips to train on and held-out ones."""
-
-    splits: Mapping[str, VideoSplit]
-    """`train`, `validation` and `test`."""
-    classes: tuple[str, ...]
-    channels: int = 3
 
 
 @frozen
@@ -34,12 +23,12 @@ class VideoFolderData:
     split_seed: int = 0
     """Which clips these are."""
 
-    def open(self) -> VideoSet:
+    def open(self) -> DataSet:
         """Open the clips without decoding them; errors as `open_videos`."""
         return open_videos(Path(self.root).expanduser(), holdout=self.holdout, seed=self.split_seed)
 
 
-def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> VideoSet:
+def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> DataSet:
     """Find the clips of class folders, and hold out a part where there is no such split.
 
     Args:
@@ -54,16 +43,16 @@ def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> VideoSet:
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of clips, there is none")
     found, classes = open_folders(root, VIDEOS)
-    splits = {split: VideoSplit(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
+    splits = {split: labelled_videos(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
     try:
-        whole = complete_splits(splits, _names, lambda videos: videos.labels, share=holdout, seed=seed, what="videos")
+        whole = complete_splits(splits, _names, lambda table: table["label"], share=holdout, seed=seed, what="videos")
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
-    return VideoSet(whole, classes)
+    return DataSet(whole, classes)
 
 
-def _names(videos: VideoSplit) -> list[str]:
-    return [normal(Path(name).as_posix()) for name in videos.videos.names]
+def _names(table: Table) -> list[str]:
+    return [normal(Path(name).as_posix()) for name in table["frames"].names]
 
 
 @frozen

@@ -9,17 +9,15 @@ Axes: N frames of all sequences, B sequences, I frames of one, J joints.
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays, Example
-from flax_transformer.data.identity import digest
 from flax_transformer.data.image.geometry import check_share
 from flax_transformer.data.split import hold_out
+from flax_transformer.data.table import DataSet, Table
 from flax_transformer.frozen import frozen
 
 REQUIRED_ARRAYS = ("frames", "lengths", "action", "subject")
@@ -33,48 +31,14 @@ LEAST = 4
 """Frames that a sequence has left at least."""
 
 
-@dataclass(frozen=True, eq=False)
-class Skeletons(Sequence[Any]):
-    """Sequences end to end, and the numbers of their classes."""
-
-    frames: Float[np.ndarray, "N J 3"]
-    lengths: Int[np.ndarray, " B"]
-    labels: Int[np.ndarray, " B"]
-    names: Sequence[str]
-    """Where each comes from."""
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one: its `joints` [I, J, 3], `label` and `name`."""
-        end = int(self.lengths[: index + 1].sum())
-        joints = self.frames[end - self.lengths[index] : end]
-        return {"joints": joints, "label": int(self.labels[index]), "name": self.names[index]}
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which sequences and classes they are."""
-        return digest(self.frames, self.lengths.astype(np.int64), self.labels.astype(np.int64))
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Skeletons":
-        """Pick some."""
-        ends = np.cumsum(self.lengths)
-        parts = [self.frames[ends[i] - self.lengths[i] : ends[i]] for i in indices]
-        return Skeletons(
-            np.concatenate(parts), self.lengths[indices], self.labels[indices], [self.names[i] for i in indices]
-        )
-
-
-@dataclass(frozen=True)
-class SkeletonSet:
-    """Sequences to train on and held-out ones."""
-
-    splits: Mapping[str, Skeletons]
-    """`train`, `validation` and `test`."""
-    classes: tuple[str, ...]
-    dropped: tuple[int, int]
-    """Frames that have no body or an overflow, and sequences of which too few are left."""
+def labelled_skeletons(
+    frames: Float[np.ndarray, "N J 3"],
+    lengths: Int[np.ndarray, " B"],
+    labels: Int[np.ndarray, " B"],
+    names: Sequence[str],
+) -> Table:
+    """Put sequences, which are given end to end, in a table: `joints` [I, J, 3], `label`, and `name`, their origin."""
+    return Table({"joints": np.split(frames, np.cumsum(lengths)[:-1]), "label": labels, "name": list(names)})
 
 
 @frozen
@@ -99,7 +63,7 @@ class SkeletonData:
         if self.focal < 0:
             raise ValueError(f"focal must not be negative, got {self.focal}")
 
-    def open(self) -> SkeletonSet:
+    def open(self) -> DataSet:
         """Read the sequences.
 
         Raises:
@@ -121,7 +85,7 @@ class SkeletonData:
         except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
             raise ValueError(f"{found[0]}: {error}") from error
 
-    def _set(self, arrays: Mapping[str, np.ndarray], origin: str) -> SkeletonSet:
+    def _set(self, arrays: Mapping[str, np.ndarray], origin: str) -> DataSet:
         frames, lengths, action, subject = checked(arrays)
         kinds = np.unique(action)
         if len(kinds) < 2 or (self.names and len(self.names) != kinds.max()):
@@ -133,7 +97,7 @@ class SkeletonData:
         labels = np.searchsorted(kinds, action).astype(np.int32)
         names = [f"{origin}, sequence {number}" for number in range(len(lengths))]
         world = to_camera_space(frames[whole], self.focal).astype(np.float32)
-        every = Skeletons(world, left, labels, names)
+        every = labelled_skeletons(world, left, labels, names)
         kept, odd = left >= LEAST, subject % 2 == 1
         train, test = np.flatnonzero(kept & odd), np.flatnonzero(kept & ~odd)
         if not len(train) or not len(test):
@@ -148,10 +112,11 @@ class SkeletonData:
         )
         splits = {part: every.take(train[indices]) for part, indices in parts.items()}
         called = self.names or tuple(map(str, range(1, int(kinds.max()) + 1)))
-        return SkeletonSet(
-            {**splits, "test": every.take(test)}, tuple(called[kind - 1] for kind in kinds),
-            (int((~whole).sum()), int((~kept).sum())),
-        )  # fmt: skip
+        return DataSet(
+            {**splits, "test": every.take(test)},
+            tuple(called[kind - 1] for kind in kinds),
+            note=f"left out: {(~whole).sum()} frames, {(~kept).sum()} sequences",
+        )
 
 
 def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -21,6 +21,7 @@ from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size, is_image_name
 from flax_transformer.data.split import normal
+from flax_transformer.data.table import Names, Table
 
 
 @runtime_checkable
@@ -33,6 +34,10 @@ class Videos(Protocol):
         ...
 
     def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> "Frames":
+        """Return the frames of a clip, to be read."""
+        ...
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
         """Decode some frames of a clip to Pillow's images, by their numbers, which do not fall."""
@@ -60,6 +65,9 @@ class InMemoryVideos:
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def __getitem__(self, index: int) -> "Frames":
+        return Frames(self, index)
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
         """Return some frames of a clip."""
@@ -89,6 +97,9 @@ class InMemoryVideos:
 class VideoFiles(NamedFiles):
     """Clips that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
 
+    def __getitem__(self, index: int) -> "Frames":
+        return Frames(self, index)
+
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
         """Decode some frames of a clip; errors as `decode_image` and `decode_frames`."""
         path = self.root / self.names[index]
@@ -111,29 +122,9 @@ class VideoFiles(NamedFiles):
         return folder_size(path) if path.is_dir() else video_size(path)
 
 
-@dataclass(frozen=True, eq=False)
-class VideoSplit(Sequence[Any]):
-    """Clips and the numbers of their classes."""
-
-    videos: Videos
-    labels: Int[np.ndarray, " B"]
-
-    def __len__(self) -> int:
-        return len(self.videos)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one: its `frames`, to be read, `label`, and `name`, where it comes from."""
-        name = self.videos.name(index)
-        return {"frames": Frames(self.videos, index), "label": int(self.labels[index]), "name": name}
-
-    @property
-    def fingerprint(self) -> str:
-        """Name which clips and classes they are."""
-        return digest(self.videos.fingerprint, self.labels.astype(np.int64))
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "VideoSplit":
-        """Pick some."""
-        return VideoSplit(self.videos.take(indices), self.labels[indices])
+def labelled_videos(videos: Videos, labels: Int[np.ndarray, " B"]) -> Table:
+    """Put videos, the numbers of their classes and their names in a table: `frames`, to be read, `label`, `name`."""
+    return Table({"frames": videos, "label": labels, "name": Names(videos)})
 
 
 @dataclass(frozen=True, eq=False)

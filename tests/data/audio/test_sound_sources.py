@@ -34,8 +34,8 @@ def test_names_say_class_speaker_and_number_and_the_first_five_are_the_test(tmp_
     found = AudioData(root=str(spoken(tmp_path))).open()
     assert (found.kind, found.classes) == ("classes", ("3", "7"))
     assert [len(found.splits[split]) for split in SPLITS] == [10, 2, 20]
-    assert set(found.splits["test"].known["take"]) == {0, 1, 2, 3, 4}
-    assert set(found.splits["train"].known["take"]) <= {5, 6, 7}
+    assert set(found.splits["test"]["take"]) == {0, 1, 2, 3, 4}
+    assert set(found.splits["train"]["take"]) <= {5, 6, 7}
     example = found.splits["test"][0]
     assert example.keys() == {"audio", "name", "label", "speaker", "take"}
     assert example["name"].endswith(f"{found.classes[example['label']]}_{example['speaker']}_{example['take']}.wav")
@@ -103,7 +103,7 @@ def test_lines_tell_what_is_said(tmp_path):
     found = lines(tmp_path / "speech", *rows).open()
     assert (found.kind, [len(found.splits[split]) for split in SPLITS]) == ("texts", [8, 1, 1])
     for each in found.splits.values():
-        assert each.texts == [f"number {name.split('/')[1][0]}" for name in each.files.names]
+        assert each.texts == [f"number {name.split('/')[1][0]}" for name in each["audio"].names]
 
 
 def test_lines_are_read_wherever_sounds_may_be(tmp_path):
@@ -195,7 +195,7 @@ def test_a_sentence_is_its_recordings_one_after_another(strings, tmp_path):
     found = strings.open()
     held = AudioData(root=str(tmp_path)).open()
     for split in SPLITS:
-        names = {name.rpartition("/")[2] for name in held.splits[split].files.names}
+        names = {name.rpartition("/")[2] for name in held.splits[split]["audio"].names}
         for example in found.splits[split]:
             parts = example["name"].split(" + ")
             assert set(parts) <= names  # and so no recording of the test in training
@@ -204,7 +204,7 @@ def test_a_sentence_is_its_recordings_one_after_another(strings, tmp_path):
             assert example["text"] == " ".join({"3": "three", "7": "seven"}[part[0]] for part in parts)
             samples, place = example["audio"].samples, 0
             for part in parts:
-                (index,) = [i for i, name in enumerate(held.splits[split].files.names) if name.endswith(part)]
+                (index,) = [i for i, name in enumerate(held.splits[split]["audio"].names) if name.endswith(part)]
                 recording = held.splits[split][index]["audio"].samples
                 gaps = [gap for gap in range(80, 401) if np.array_equal(
                     samples[place + gap : place + gap + len(recording)], recording)]  # fmt: skip

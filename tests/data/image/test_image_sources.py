@@ -25,12 +25,12 @@ pytestmark = pytest.mark.proves("pictures", "class folders, idx, COCO json and T
 
 
 def names(pictures):
-    return [pictures.images.name(index) for index in range(len(pictures))]
+    return [pictures["name"][index] for index in range(len(pictures))]
 
 
 def labelled(found, split="train"):
     pictures = found.splits[split]
-    return {(name, found.classes[label]) for name, label in zip(names(pictures), pictures.labels, strict=True)}
+    return {(name, found.classes[label]) for name, label in zip(names(pictures), pictures["label"], strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_held_out_part_is_a_partition_even_over_the_classes(tmp_path):
     everything = [name for each in found.splits.values() for name in names(each)]
     assert len(everything) == len(set(everything)) == 40
     for split in ("validation", "test"):
-        assert np.bincount(found.splits[split].labels).tolist() == [2, 2]
+        assert np.bincount(found.splits[split]["label"]).tolist() == [2, 2]
 
 
 def test_only_missing_splits_are_held_out(tmp_path):
@@ -166,7 +166,7 @@ def test_labels_of_idx_files_need_not_begin_at_zero(tmp_path):
         (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(size) % 2 * 5 + 1))
     found = open_images(tmp_path)
     assert found.classes == ("1", "6")
-    assert found.splits["test"].labels.tolist() == [0, 1] * 3
+    assert found.splits["test"]["label"].tolist() == [0, 1] * 3
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_crowds_are_kept_apart_and_boxes_are_cut_off_by_what_was_rounded(tmp_pat
         {"id": 2, "image_id": 10, "category_id": 1, "bbox": [0, 0, 4, 4], "iscrowd": 1},
     ]
     path.write_text(json.dumps(file))
-    objects = [each for split in open_images(tmp_path).splits.values() for each in split.objects if len(each)]
+    objects = [each for split in open_images(tmp_path).splits.values() for each in split["objects"] if len(each)]
     assert [each.boxes.tolist() for each in objects] == [[[0, 1, 8, 6]]]
     truth = {name: each.tolist() for name, each in objects[0].truth().items()}
     assert truth == {
@@ -231,7 +231,7 @@ def test_tfds_without_tensorflow(tmp_path, boxes):
         for index in range(len(pictures)):
             item = pictures[index]
             number = by_pixels[np.asarray(item["image"]).tobytes()]
-            assert pictures.images.size(index) == item["image"].size == (8, 6 + number % 2)
+            assert pictures["image"].size(index) == item["image"].size == (8, 6 + number % 2)
             if boxes:
                 height = 6 + number % 2
                 assert item["boxes"].tolist() == [[4, 0, 8, height / 2]] * (number % 3)
@@ -443,16 +443,14 @@ def test_categories_that_differ_between_splits_are_refused(tmp_path):
 def test_sizes_are_known_without_decoding(tmp_path, monkeypatch):
     found = open_images(class_folders(tmp_path, size=(5, 9)))
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
-    assert found.splits["train"].images.size(0) == (9, 5)
+    assert found.splits["train"]["image"].size(0) == (9, 5)
 
 
 def test_a_damaged_picture_is_named_when_it_is_asked_for(tmp_path):
     (class_folders(tmp_path) / "cat" / "3.png").write_bytes(b"")
     found = open_images(tmp_path)
-    everything = [
-        (each, i) for each in found.splits.values() for i in range(len(each)) if "3.png" in each.images.name(i)
-    ]
-    pictures, index = next(each for each in everything if "cat" in each[0].images.name(each[1]))
+    everything = [(each, i) for each in found.splits.values() for i in range(len(each)) if "3.png" in each["name"][i]]
+    pictures, index = next(each for each in everything if "cat" in each[0]["name"][each[1]])
     with pytest.raises(ValueError, match=r"cat/3\.png must be an image, it is empty"):
         pictures[index]
     assert decode_image(tmp_path / "cat" / "2.png").size == (8, 6)

@@ -16,7 +16,6 @@ from flax_transformer.data.image import (
     Erase,
     Flip,
     ImageRows,
-    ImageSplit,
     ImageStream,
     InMemoryImages,
     InMemoryRows,
@@ -31,6 +30,7 @@ from flax_transformer.data.image import (
     SceneRows,
     ShiftFlip,
     each_image_once,
+    labelled_images,
     load_images,
     open_images,
 )
@@ -132,11 +132,11 @@ def test_every_picture_comes_once_an_epoch_in_an_order_of_its_own(folder, source
 def test_held_pictures_are_those_that_are_decoded(folder):
     train = open_images(folder).splits["train"]
     kept = load_images(train, Resize(size=10), CenterCrop(size=10))
-    assert kept.images.pixels.shape == (20, 10, 10, 3)
+    assert kept["image"].pixels.shape == (20, 10, 10, 3)
     for index in range(20):
         image, none = train[index]["image"], np.random.default_rng(0)
         expected = CenterCrop(size=10)(Resize(size=10)({"image": image}, none), none)["image"]
-        np.testing.assert_array_equal(kept.images.pixels[index], np.asarray(expected))
+        np.testing.assert_array_equal(kept["image"].pixels[index], np.asarray(expected))
         assert kept[index]["label"] == train[index]["label"]
 
 
@@ -156,7 +156,7 @@ def test_an_evaluation_has_every_picture_once_and_the_rest_weighs_nothing(folder
     weights = np.concatenate([batch["weights"] for batch in batches])
     labels = np.concatenate([batch["labels"] for batch in batches])
     assert weights.sum() == 7
-    assert labels[weights > 0].tolist() == pictures.labels.tolist()
+    assert labels[weights > 0].tolist() == pictures["label"].tolist()
     again = list(each_image_once(pictures, Resize(size=8), rows=rows, collate=ImageRows(), normalise=NORMALISE))
     assert_same(batches, again)
 
@@ -221,7 +221,7 @@ def test_grey_pictures_are_held_as_they_are(tmp_path):
 
 def test_what_pictures_are_is_part_of_the_position(folder):
     train = load_images(open_images(folder).splits["train"])
-    other = ImageSplit(InMemoryImages(train.images.pixels ^ 1), train.labels)
+    other = labelled_images(InMemoryImages(train["image"].pixels ^ 1), train["label"])
     with pytest.raises(ValueError, match="data: saved"):
         ImageStream(InMemoryRows(other, 0), rows=4, seed=0).set_state(
             ImageStream(InMemoryRows(train, 0), rows=4, seed=0).get_state()

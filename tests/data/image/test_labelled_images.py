@@ -10,7 +10,7 @@ SMALL = DrawnShapes(train=60, held_out=20, size=16)
 
 def test_pictures_are_those_of_their_seed():
     one, same, other = (each.open().splits for each in (SMALL, SMALL, DrawnShapes(train=60, size=16, drawing_seed=1)))
-    np.testing.assert_array_equal(one["train"].images.pixels, same["train"].images.pixels)
+    np.testing.assert_array_equal(one["train"]["image"].pixels, same["train"]["image"].pixels)
     assert one["test"].fingerprint == same["test"].fingerprint != one["validation"].fingerprint
     assert one["train"].fingerprint != other["train"].fingerprint
 
@@ -19,8 +19,8 @@ def test_every_class_is_there_and_has_no_colour_of_its_own():
     found = SMALL.open()
     assert found.classes == SHAPES
     train = found.splits["train"]
-    assert set(train.labels) == set(range(len(SHAPES)))
-    means = [train.images.pixels[train.labels == label].mean() for label in range(len(SHAPES))]
+    assert set(train["label"]) == set(range(len(SHAPES)))
+    means = [train["image"].pixels[train["label"] == label].mean() for label in range(len(SHAPES))]
     assert max(means) - min(means) < 40
 
 

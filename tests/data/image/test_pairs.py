@@ -27,10 +27,10 @@ def captions(root, count=12, name="captions.jsonl", place="images", **more):
 def test_pictures_and_their_captions_are_found_and_parted(tmp_path):
     found = CaptionData(root=str(captions(tmp_path)), holdout=0.25).open()
     assert {split: len(each) for split, each in found.splits.items()} == {"train": 6, "validation": 3, "test": 3}
-    names = [name for each in found.splits.values() for name in each.images.names]
+    names = [name for each in found.splits.values() for name in each["image"].names]
     assert sorted(names) == sorted(f"images/{number}.png" for number in range(12))
     for each in found.splits.values():
-        for number, name in enumerate(each.images.names):
+        for number, name in enumerate(each["image"].names):
             row = name.removeprefix("images/").removesuffix(".png")
             assert each[number]["captions"] == (f"image {row}", "an image")
             np.testing.assert_array_equal(np.asarray(each[number]["image"]), pixels(int(row)))
@@ -44,8 +44,8 @@ def test_splits_have_their_files_and_lines_their_words(tmp_path, line):
     lines(tmp_path / "dev.jsonl", {**line, next(iter(line)): "1.png"})
     lines(tmp_path / "test.jsonl", {**line, next(iter(line)): "2.png"})
     found = CaptionData(root=str(tmp_path)).open()
-    assert [each.images.names for each in found.splits.values()] == [["0.png"], ["1.png"], ["2.png"]]
-    assert found.splits["test"].captions == [("one",)]
+    assert [each["image"].names for each in found.splits.values()] == [["0.png"], ["1.png"], ["2.png"]]
+    assert found.splits["test"]["captions"] == [("one",)]
 
 
 GOOD = {"image": "0.png", "captions": ["one"]}
@@ -109,7 +109,7 @@ def test_pictures_of_two_folders_are_paired_by_name(tmp_path):
     found = ImagePairData(root=str(twins(tmp_path)), holdout=0.25).open()
     assert {split: len(each) for split, each in found.splits.items()} == {"train": 2, "validation": 1, "test": 1}
     for each in found.splits.values():
-        names = zip(each.images.names, each.others.names, strict=True)
+        names = zip(each["image"].names, each["other"].names, strict=True)
         assert all(first == f"one/{second.removeprefix('two/')}" for first, second in names)
 
 
@@ -134,7 +134,7 @@ def test_tested_combinations_are_unseen_but_not_their_parts(tested, sizes):
     assert {colour for colour, _ in seen} == {colour for colour, _ in every}
     assert {shape for _, shape in seen} == {shape for _, shape in every}
     for split, kinds in (("train", seen), ("validation", seen), ("test", unseen)):
-        said = {caption.split(" ", 1)[1] for caption, *_ in found.splits[split].captions}
+        said = {caption.split(" ", 1)[1] for caption, *_ in found.splits[split]["captions"]}
         assert said <= {" ".join(kind) for kind in kinds}
     assert len(replace(shapes, unseen=False).kinds("train")) == len(every) == len(found.classes)
 
@@ -142,11 +142,11 @@ def test_tested_combinations_are_unseen_but_not_their_parts(tested, sizes):
 def test_a_drawn_picture_is_what_its_caption_says():
     found = CaptionedShapes(train=30, held_out=5, noise=0.0, spread=0.0).open().splits["train"]
     for number in range(30):
-        colour = ALL_COLOURS[found.captions[number][0].split()[1]]
+        colour = ALL_COLOURS[found["captions"][number][0].split()[1]]
         image = np.asarray(found[number]["image"])
         share = np.mean((image == colour).all(-1))
         assert 0.02 < share < 0.8
-        np.testing.assert_array_equal(image, np.asarray(found.images[number]))
+        np.testing.assert_array_equal(image, np.asarray(found["image"][number]))
 
 
 @pytest.mark.parametrize(

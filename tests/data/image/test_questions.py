@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import QuestionData
-from flax_transformer.data.image.text import most_frequent
+from flax_transformer.data.image.text import most_frequent, take_images
 from flax_transformer.data.synthetic import COLOURS, SHAPES, ShapeVQA
 from tests.data.image.image_files import pixels, write_image
 from tests.data.image.test_pairs import lines
@@ -26,7 +26,7 @@ def questions(root, count=12, each=3, name="questions.jsonl"):
 def test_questions_are_parted_with_their_pictures(tmp_path):
     found = QuestionData(root=str(questions(tmp_path)), holdout=0.25).open()
     assert {split: len(each) for split, each in found.splits.items()} == {"train": 18, "validation": 9, "test": 9}
-    names = [name for each in found.splits.values() for name in each.images.names]
+    names = [name for each in found.splits.values() for name in each["image"].source.names]
     assert sorted(names) == sorted(f"images/{number}.png" for number in range(12))
     for each in found.splits.values():
         for i in range(len(each)):
@@ -42,9 +42,9 @@ def test_questions_of_several_answers_may_be_left_out(tmp_path):
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write('{"image": "0.png", "question": "which?", "answer": ["a", "b"]}\n')
     every, single = (QuestionData(root=str(tmp_path), single=each).open() for each in (False, True))
-    asked = [sorted(q for each in found.splits.values() for q in each.questions) for found in (every, single)]
+    asked = [sorted(q for each in found.splits.values() for q in each["question"]) for found in (every, single)]
     assert set(asked[0]) - set(asked[1]) == {"which?"}
-    assert ("a", "b") in [answers for each in every.splits.values() for answers in each.answers]
+    assert ("a", "b") in [answers for each in every.splits.values() for answers in each["answers"]]
 
 
 GOOD = {"image": "0.png", "question": "what?", "answers": ["one"]}
@@ -135,11 +135,11 @@ def test_scenes_and_questions_are_those_of_their_seed():
     one, same, other = (ShapeVQA(train=20, held_out=5, scene_seed=seed).open() for seed in (0, 0, 1))
     for split in one.splits:
         assert one.splits[split].fingerprint == same.splits[split].fingerprint != other.splits[split].fingerprint
-        assert len(one.splits[split]) == 4 * len(one.splits[split].images)
-    picked = one.splits["train"].take(np.array([3, 1]))
+        assert len(one.splits[split]) == 4 * len(one.splits[split]["image"].source)
+    picked = take_images(one.splits["train"], np.array([3, 1]))
     assert len(picked) == 8
     assert picked[0]["question"] == one.splits["train"][4]["question"]
-    np.testing.assert_array_equal(picked[0]["image"], one.splits["train"].images[1])
+    np.testing.assert_array_equal(picked[0]["image"], one.splits["train"]["image"].source[1])
 
 
 @pytest.mark.parametrize("count", [0, 17])

@@ -36,8 +36,8 @@ def test_pictures_and_captions_are_those_of_the_seed():
     )
     assert one.splits["train"].fingerprint == same.splits["train"].fingerprint != other.splits["train"].fingerprint
     assert [len(one.splits[split]) for split in ("train", "validation", "test")] == [30, 5, 5]
-    assert one.splits["test"].captions != other.splits["test"].captions
-    np.testing.assert_array_equal(one.splits["test"].images[3], same.splits["test"].images[3])
+    assert one.splits["test"]["captions"] != other.splits["test"]["captions"]
+    np.testing.assert_array_equal(one.splits["test"]["image"][3], same.splits["test"]["image"][3])
 
 
 @pytest.mark.parametrize("fields", [{"train": 0}, {"size": 15}, {"noise": -1.0}, {"drawing_seed": -1}])

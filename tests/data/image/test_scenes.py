@@ -40,10 +40,10 @@ def test_a_scene_is_the_same_whatever_there_is_besides():
     for number, (split, index) in enumerate([("train", 0), ("train", 2), ("validation", 0)]):
         one, other = here.splits["train"], there.splits[split]
         place = (0, 2, 3)[number]
-        assert int(one.ids[place]) == int(other.ids[index])
+        assert int(one["id"][place]) == int(other["id"][index])
         np.testing.assert_array_equal(np.asarray(one[place]["image"]), np.asarray(other[index]["image"]))
         np.testing.assert_array_equal(one[place]["boxes"], other[index]["boxes"])
-    every = np.concatenate([each.ids for each in here.splits.values()])
+    every = np.concatenate([each["id"] for each in here.splits.values()])
     assert sorted(every) == list(range(10))
     other = replace(FEW, scene_seed=1).open().splits["train"]
     assert other.fingerprint != here.splits["train"].fingerprint

@@ -39,10 +39,10 @@ def test_clips_of_class_folders_are_found_and_some_held_out(root):
     found = VideoFolderData(root=str(root), holdout=0.25).open()
     assert found.classes == ("jump", "run")
     assert {split: len(videos) for split, videos in found.splits.items()} == {"train": 4, "validation": 2, "test": 2}
-    names = [videos.videos.name(i) for videos in found.splits.values() for i in range(len(videos))]
+    names = [videos["name"][i] for videos in found.splits.values() for i in range(len(videos))]
     assert len(set(names)) == 8
     for videos in found.splits.values():
-        assert sorted(videos.labels.tolist()) == [0] * (len(videos) // 2) + [1] * (len(videos) // 2)
+        assert sorted(videos["label"].tolist()) == [0] * (len(videos) // 2) + [1] * (len(videos) // 2)
 
 
 def test_folders_of_splits_are_taken_as_they_are(tmp_path):
@@ -55,7 +55,7 @@ def test_folders_of_splits_are_taken_as_they_are(tmp_path):
 
 
 def test_frames_come_in_the_order_of_their_numbers(root):
-    videos = VideoFolderData(root=str(root)).open().splits["train"].videos
+    videos = VideoFolderData(root=str(root)).open().splits["train"]["frames"]
     frames = videos.read(0, [0, 9, 10])
     folder = videos.root / videos.names[0]
     for frame, name in zip(frames, ("1", "10", "11"), strict=True):
@@ -65,7 +65,7 @@ def test_frames_come_in_the_order_of_their_numbers(root):
 def test_another_clip_is_another_fingerprint(root):
     before = VideoFolderData(root=str(root)).open().splits["train"].fingerprint
     assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint == before
-    name = VideoFolderData(root=str(root)).open().splits["train"].videos.name(0)
+    name = VideoFolderData(root=str(root)).open().splits["train"]["frames"].name(0)
     PIL.Image.new("RGB", (7, 9)).save(f"{name}/3.png")
     assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint != before
 
@@ -94,7 +94,7 @@ def no_av(root):
 def test_a_clip_that_is_none_is_named(root, spoil):
     message = spoil(root)
     found = VideoFolderData(root=str(root), holdout=0.2).open()
-    every = [(videos.videos, i) for videos in found.splits.values() for i in range(len(videos))]
+    every = [(videos["frames"], i) for videos in found.splits.values() for i in range(len(videos))]
     with pytest.raises(ValueError, match=message):
         [videos.size(i) for videos, i in every]
 
