@@ -18,7 +18,7 @@ from flax_transformer.bench.timing import Program, check_steps, make_program, re
 from flax_transformer.bench.workload import PROGRAMS, Facts, Size, Workload, program_facts, ready
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
-from flax_transformer.ops.attention import logger as attention_log
+from flax_transformer.ops.attention.dispatch import logger as attention_log
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.profile import OPERATIONS, Profile, operations

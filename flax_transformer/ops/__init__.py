@@ -1,16 +1,19 @@
 """Pure functions on arrays: attention, masks, positions, dropout, activations, losses, attention variants."""
 
 from flax_transformer.ops.activation import activation
-from flax_transformer.ops.attention import BACKENDS, VARIANTS, AttentionFunction, Call, attention, explain_attention
+from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.dispatch import BACKENDS, attention, explain_attention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.attention.equal_heads import equal_heads
 from flax_transformer.ops.attention.fixed_sparse import FixedAttention
+from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.attention.linear import LinearAttention, LinearState, linear_step
 from flax_transformer.ops.attention.local import LocalAttention
 from flax_transformer.ops.attention.nystrom import NystromAttention
 from flax_transformer.ops.attention.performer import PerformerAttention
 from flax_transformer.ops.attention.strided_sparse import StridedAttention
 from flax_transformer.ops.attention.uniform_on_empty import attention_uniform_on_empty
+from flax_transformer.ops.attention.variants import VARIANTS
 from flax_transformer.ops.attention.xla import attention_weights
 from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores

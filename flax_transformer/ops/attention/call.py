@@ -41,6 +41,7 @@ class Call:
     Raises:
         ValueError: shapes that do not fit each other.
 
+    >>> import jax
     >>> q = jax.ShapeDtypeStruct((2, 16, 4, 32), "float32")
     >>> sorted(Call(q, q, q, Mask(causal=True), scale=1.0).features)
     ['causal', 'scale']
