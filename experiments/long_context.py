@@ -135,7 +135,8 @@ class Questions:
 
         held: dict[int, Callable[[], Iterable[Any]]] = {each: partial(batches, 2, each) for each in distances}
         return Opened(
-            spec=Spec(uses=("label",), vocab=data.vocab, classes=tuple(f"token {i}" for i in range(data.kinds))),
+            spec=Spec(uses=("token-classification",), vocab=data.vocab,
+                classes=tuple(f"token {i}" for i in range(data.kinds))),
             batches=stream(
                 shuffled([{"distance": each} for each in distances], ask, seed=context.seed), collate, self.rows
             ),

@@ -117,11 +117,12 @@ GUESS = (
 )
 ARCHITECTURES = {
     "AlbertModel": classifier(
-        read, pooled_encoder, linear("head.dense", "pooler"), 0, base=True, uses=("embed",), ignored=LARGER, **POOL
+        read, pooled_encoder, linear("head.dense", "pooler"), 0, base=True,
+        uses=("feature-extraction",), ignored=LARGER, **POOL
     ),
-    "AlbertForMaskedLM": masked_lm(read, GUESS, uses=("fill",), ignored=LARGER),
+    "AlbertForMaskedLM": masked_lm(read, GUESS, uses=("fill-mask",), ignored=LARGER),
     "AlbertForSequenceClassification": classifier(
-        read, encoder_classifier, POOLER + OUTPUT, dropout={"classifier_dropout_prob": 0.1}, uses=("classify",),
+        read, encoder_classifier, POOLER + OUTPUT, dropout={"classifier_dropout_prob": 0.1}, uses=("classification",),
         ignored=LARGER, **POOL,
     ),
 }  # fmt: skip

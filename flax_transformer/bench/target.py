@@ -82,10 +82,10 @@ def from_pretrained(name: str, size: Size) -> Workload:
     made = from_config(name, read_model(fields, file.parent), size)
     known = find_family(fields)[1]
     uses = set() if known.inputs.several else {*known.uses}  # examples are of one image a text
-    if made.objective == OBJECTIVES["detect"] and "detect" not in uses:  # it has no heads
+    if made.objective == OBJECTIVES["object-detection"] and "object-detection" not in uses:  # it has no heads
         return replace(made, forward=hidden, objective=None)
-    labels = {use for use, objective in OBJECTIVES.items() if objective == OBJECTIVES["classify"]}
-    scored = made.objective == OBJECTIVES["classify"] and not labels & uses
+    labels = {use for use, objective in OBJECTIVES.items() if objective == OBJECTIVES["classification"]}
+    scored = made.objective == OBJECTIVES["classification"] and not labels & uses
     return replace(made, objective=None) if scored else made
 
 

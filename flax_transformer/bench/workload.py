@@ -226,7 +226,7 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
 
 
 def _packed(name: str, use: str, batch: Batch, documents: int) -> Batch:
-    if use != "continue":
+    if use != "text-generation":
         raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
     rows, length = batch["labels"].shape
     if documents > length:
@@ -281,10 +281,10 @@ def _endless(batch: Batch) -> Greedy:
 
 
 DECODERS = {
-    "continue": _continue,
-    "respond": _respond,
-    "guess": partial(_at_once, iterations=10),
-    "align": partial(_at_once, iterations=1),
+    "text-generation": _continue,
+    "text2text-generation": _respond,
+    "mask-predict": partial(_at_once, iterations=10),
+    "ctc-generation": partial(_at_once, iterations=1),
 }
 """Greedy decoding without an end, as many tokens as the batch has labels a row, by what the model can do; of one that
 decodes all at once the likeliest length in ten passes, or the best path in one."""

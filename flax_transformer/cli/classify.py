@@ -50,7 +50,7 @@ def classify(
         if pair:
             raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
         return _classify_files(pretrained, lines, among, jsonl=jsonl)
-    if "label" in pretrained.architecture.uses and not pair:
+    if "token-classification" in pretrained.architecture.uses and not pair:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
             rows = [f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words]

@@ -119,7 +119,7 @@ def evaluate(
 
         keep_programs()
         pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
-        if pretrained is None or ("respond" in pretrained.architecture.uses and data.is_file()):
+        if pretrained is None or ("text2text-generation" in pretrained.architecture.uses and data.is_file()):
             result = _evaluate_pairs(checkpoint, *read_pairs(data), how)
         else:
             with Refused() as refuse:

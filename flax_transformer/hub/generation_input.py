@@ -261,14 +261,14 @@ def _count_begun(source: Any, begun: Any) -> int:
 CONTINUE = {"pad": _left, "before": _count_source, "cache": _causal_cache, "continues": True}
 RESPOND = {"before": _count_begun, "cache": _seq2seq_cache}
 STARTS = {
-    "continue": Start(_continued, **CONTINUE),
-    "continue beside images": Start(_continued_beside, **CONTINUE),
-    "respond": Start(_answered, _right, **RESPOND),
-    "respond to images": Start(_image_words, _as_it_is, **RESPOND),
-    "respond beside images": Start(_words_after_image, _as_it_is, **RESPOND),
-    "respond to questions": Start(_asked, _right, **RESPOND),
+    ("text-generation", "text"): Start(_continued, **CONTINUE),
+    ("text-generation", "image and text"): Start(_continued_beside, **CONTINUE),
+    ("text2text-generation", "text"): Start(_answered, _right, **RESPOND),
+    ("text2text-generation", "image"): Start(_image_words, _as_it_is, **RESPOND),
+    ("text2text-generation", "image and text"): Start(_words_after_image, _as_it_is, **RESPOND),
+    ("text2text-generation", "image and question"): Start(_asked, _right, **RESPOND),
 }
-"""By what an architecture can do, and from what."""
+"""By what an architecture can do, and what it reads."""
 
 
 def start_of(pretrained: Any) -> Start:
@@ -278,11 +278,11 @@ def start_of(pretrained: Any) -> Start:
       ValueError: one that generates nothing.
     """
     known, needs = pretrained.architecture, pretrained.architecture.inputs.needs
-    how = ""
+    reads = "text"
     if "pixel_values" in needs:
-        texts = " to questions" if "decoder_input_ids" in needs else " beside images"
-        how = texts if "input_ids" in needs else " to images"
-    found = next((STARTS[use + how] for use in known.uses if use + how in STARTS), None)
+        text = " and question" if "decoder_input_ids" in needs else " and text"
+        reads = "image" + (text if "input_ids" in needs else "")
+    found = next((STARTS[use, reads] for use in known.uses if (use, reads) in STARTS), None)
     if found is None:
         raise ValueError(f"a {name_of(pretrained)} generates no text: it is no language model")
     return found

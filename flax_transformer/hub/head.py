@@ -67,7 +67,7 @@ def masked_lm(
     rows: Table,
     call: Call = encoder_lm,
     *,
-    uses: tuple[str, ...] = ("fill",),
+    uses: tuple[str, ...] = ("fill-mask",),
     ignored: tuple[str, ...] = (),
     **options: Any,
 ) -> Architecture:

@@ -286,7 +286,7 @@ class _Writer:
         constraints = replace(chosen.constraints(begun.shape[1]), timestamps=self.rule)
         process = make_process(constraints, begun, None, count)
         frames = np.ascontiguousarray(window.swapaxes(1, 2))
-        task = GenerationTask(STARTS["respond"], frames, None, begun, None, chosen.config(count), process)
+        task = GenerationTask(STARTS["text2text-generation"], frames, None, begun, None, chosen.config(count), process)
         decoded = refuse_nan(run(self.pretrained.decoder, task))
         found = zip(np.asarray(decoded.tokens)[:, 0], np.asarray(decoded.lengths)[:, 0], strict=True)
         kept = [tokens[:length].tolist() for tokens, length in found]
@@ -308,7 +308,7 @@ def _new_tokens(chosen: Settings, begun: int, positions: int) -> int:
 def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Return frames, and where each sound ends."""
     name, known = pretrained.config["architectures"][0], pretrained.architecture
-    if "respond" not in known.uses or "audio" not in known.inputs.reads:
+    if "text2text-generation" not in known.uses or "audio" not in known.inputs.reads:
         raise ValueError(f"a {name} writes no text: it is no model of speech to text")
     if chosen.do_sample or chosen.num_return_sequences > 1 or not chosen.ends:
         raise ValueError(

@@ -112,7 +112,7 @@ class Causal(ReadsTokens, Module):
 
     layer_order = ("embedding", Part("trunk"), "head", "output_bias")
 
-    use = "continue"
+    use = "text-generation"
 
     def __init__(self, cfg: CausalConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

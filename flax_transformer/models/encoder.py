@@ -48,7 +48,7 @@ class Encoder(ReadsTokens, Module):
 
     layer_order = ("embedding", Part("trunk"))
 
-    use = "embed"
+    use = "feature-extraction"
 
     def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -169,7 +169,7 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
 
     layer_order = (Part("encoder"), "dense", "norm", "output_bias", "head", "sentence")
 
-    use = "fill"
+    use = "fill-mask"
 
     @classmethod
     def example_batch(cls, config: MaskedLMConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ IMAGE = (224, 224)
 class ReadsImages:
     """What models of images have in common as `Measurable`s; configs have `patches` of an image, or `channels`."""
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Classifier(Module):
 
     layer_order = (Part("backbone"), "head")
 
-    use = "classify"
+    use = "classification"
 
     @classmethod
     def example_batch(cls, config: ClassifierConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Restorer(Module):
 
     layer_order = (Part("backbone"), "dense")
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: RestorerConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Seq2Seq(OutputDense, Module):
         "embedding", "source_embedding", Part("encoder"), Part("decoder"), "dense", "norm", "head", "output_bias",
     )  # fmt: skip
 
-    use = "respond"
+    use = "text2text-generation"
 
     @classmethod
     def example_batch(cls, config: Seq2SeqConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -44,18 +44,18 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, Objective] = {
-    "continue": TokenLoss(),
-    "respond": TokenLoss(label_smoothing=0.1, chunk=512),
-    "guess": MaskPredictLoss(label_smoothing=0.1, chunk=512),
-    "align": CTCLoss(),
-    "transcribe": CTCLoss(),
-    "fill": MaskedLoss(),
-    "classify": LabelLoss(),
-    "label": LabelLoss(),
-    "detect": DetectionLoss(),
-    "match": ContrastiveLoss(),
-    "ask": LabelLoss(),
-    "compare": LabelLoss(),
-    "act": ActionLoss(),
+    "text-generation": TokenLoss(),
+    "text2text-generation": TokenLoss(label_smoothing=0.1, chunk=512),
+    "mask-predict": MaskPredictLoss(label_smoothing=0.1, chunk=512),
+    "ctc-generation": CTCLoss(),
+    "automatic-speech-recognition": CTCLoss(),
+    "fill-mask": MaskedLoss(),
+    "classification": LabelLoss(),
+    "token-classification": LabelLoss(),
+    "object-detection": DetectionLoss(),
+    "retrieval": ContrastiveLoss(),
+    "visual-question-answering": LabelLoss(),
+    "visual-reasoning": LabelLoss(),
+    "reinforcement-learning": ActionLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

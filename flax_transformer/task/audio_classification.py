@@ -232,7 +232,7 @@ class LabelledAudio(AudioExamples):
         collate = SpectrogramRows() if frames else WaveformRows(samples=self.seconds * rate)
         return Opened(
             spec=Spec(
-                uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), audio=True
+                uses=("classification",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), audio=True
             ),
             fields=named_classes(found.classes),
             **self._laid_out(found, context, collate, processor),
@@ -319,7 +319,7 @@ def classify_audio(
     Raises:
       ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
     """
-    require_use(pretrained, "classify", "audio")
+    require_use(pretrained, "classification", "audio")
     processor, found = audio_processor_of(pretrained), []
     for waveform in audio:
         if isinstance(waveform, str | os.PathLike):

@@ -74,7 +74,7 @@ class CaptionedImages(LabelledImages):
         texts = list(dict.fromkeys(chain(*test["captions"], begun.found.classes)))
         return begun.opened(
             once,
-            uses=("match",),
+            uses=("retrieval",),
             held=HeldMatches(
                 sides=("texts", "images"),
                 first=partial(_texts, tell([(text,) for text in texts]), begun.rows),
@@ -109,7 +109,7 @@ class ImageCaptions(CaptionedImages):
         once = begun.streams(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
         return begun.opened(
             once,
-            uses=("respond",),
+            uses=("text2text-generation",),
             **tokenizer.published if context.init else {"fields": {"decoder_start_token_id": tokenizer.bos}},
             held=HeldCaptions(
                 batches=once["test"],
@@ -344,7 +344,7 @@ def caption(
     Raises:
       ValueError: a checkpoint of another kind, without an image processor or a tokenizer; a file that is no image.
     """
-    writes = "continue" if "continue" in pretrained.architecture.uses else "respond"
+    writes = "text-generation" if "text-generation" in pretrained.architecture.uses else "text2text-generation"
     require_use(pretrained, writes, "images")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")

@@ -107,7 +107,12 @@ class DetectionImages:
         once = partial(each_image_once, rows=context.held_rows(self.rows), collate=collate, normalise=normalise)
         source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
         return Opened(
-            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels), objects=(most, crowded)),
+            spec=Spec(
+                uses=("object-detection",),
+                classes=found.classes,
+                image=(*frame, found.channels),
+                objects=(most, crowded),
+            ),
             batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
@@ -272,7 +277,7 @@ def detect(pretrained: Pretrained, images: Any, threshold: float = THRESHOLD) ->
       FileNotFoundError: no such file.
       ValueError: a checkpoint of another kind or without an image processor, what is no image, or another threshold.
     """
-    require_use(pretrained, "detect", "images")
+    require_use(pretrained, "object-detection", "images")
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
     image_processor_of(pretrained)

@@ -102,7 +102,7 @@ def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
       ValueError: says how it differs.
     """
     config, (height, width, channels) = teacher.config, spec.image
-    require_use(teacher, "classify", "images")
+    require_use(teacher, "classification", "images")
     classes = tuple(config.get("id2label", {}).values())
     if classes != spec.classes:
         raise ValueError(

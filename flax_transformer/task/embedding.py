@@ -52,7 +52,7 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
     Raises:
       ValueError: a checkpoint of another kind or without a tokenizer, or no text.
     """
-    require_use(pretrained, "match")
+    require_use(pretrained, "retrieval")
     if not texts or not all(text.strip() for text in texts):
         raise ValueError("texts to match must be there and not empty")
     config = pretrained.model.cfg
@@ -111,7 +111,7 @@ def search(
       FileNotFoundError: no such folder.
       ValueError: a folder without images, vectors of another checkpoint, or what `embed_texts` refuses.
     """
-    require_use(pretrained, "match", "images")
+    require_use(pretrained, "retrieval", "images")
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     root = Path(folder).expanduser()
@@ -212,7 +212,7 @@ def embed(
     tokenizer = tokenizer_of(pretrained, *texts)
     if not all(text.strip() for text in texts):
         raise ValueError("a text to embed must not be empty")
-    if "match" in pretrained.architecture.uses:
+    if "retrieval" in pretrained.architecture.uses:
         if pooling is not None:
             name = pretrained.config["architectures"][0]
             raise ValueError(f"a {name} has vectors of texts of its own, nothing is pooled; got pooling={pooling}")

@@ -113,7 +113,7 @@ class MaskedTexts:
         for split, documents in lines.items():
             print(f"{split}: {sum(map(len, documents)):,} lines in {len(documents):,} documents", flush=True)
         print(f"{tokenizer.vocab_size:,} tokens in the vocabulary", flush=True)
-        follow = not data.sentences and (not context.init or "follow" in context.uses)
+        follow = not data.sentences and (not context.init or "next-sentence-prediction" in context.uses)
         encoded = {split: _encoded(documents, bare) for split, documents in lines.items()}
         (train, *steps), (held, *held_steps) = (self._items(encoded[split], tokenizer, follow) for split in lines)
         spread = np.linspace(0, len(held) - 1, min(self.validated, len(held)), dtype=int)
@@ -124,7 +124,7 @@ class MaskedTexts:
         most = max(1, round(self.share * self.length))
         collate = MaskedRows(rows=Rows(length=self.length, pad=tokenizer.pad), most=most)
         validation = partial(each_once, held, *held_steps, hide, rows=context.held_rows(self.rows), collate=collate)
-        uses = ("fill", "follow") if follow else ("fill",)
+        uses = ("fill-mask", "next-sentence-prediction") if follow else ("fill-mask",)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=uses, vocab=tokenizer.vocab_size, next_sentence=follow),
@@ -246,7 +246,7 @@ def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Fill
     Raises:
       ValueError: a checkpoint of another kind, a text without a mask, or one longer than the positions.
     """
-    require_use(pretrained, "fill")
+    require_use(pretrained, "fill-mask")
     tokenizer = tokenizer_of(pretrained, text)
     if tokenizer.mask is None:
         raise ValueError("to fill in masks takes a mask token, the checkpoint's tokenizer has none")

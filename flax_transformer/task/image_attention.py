@@ -90,7 +90,11 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
 def _writes(known: Architecture) -> bool:
     """Return whether a model writes about images, of which nobody asks it anything."""
     needs = known.inputs.needs
-    return "respond" in known.uses and needs[0] == "pixel_values" and not {"input_ids", "decoder_input_ids"} <= {*needs}
+    return (
+        "text2text-generation" in known.uses
+        and needs[0] == "pixel_values"
+        and not {"input_ids", "decoder_input_ids"} <= {*needs}
+    )
 
 
 def reads_both(pretrained: Pretrained) -> bool:
@@ -203,10 +207,10 @@ def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[i
 def _prediction(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
     """Say what a model tells an image for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
-    if not {"classify", "detect", "ask"} & set(uses):
+    if not {"classification", "object-detection", "visual-question-answering"} & set(uses):
         return "", {}
     probabilities = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
-    if "detect" not in uses:
+    if "object-detection" not in uses:
         best = int(probabilities.argmax())
         return f"{label_names(pretrained, len(probabilities))[best]} {probabilities[best]:.2f}", {}
     names, likely = label_names(pretrained, probabilities.shape[-1] - 1), probabilities[:, :-1]

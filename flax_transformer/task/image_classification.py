@@ -65,7 +65,7 @@ class LabelledImages(Sized):
         held = {split: self._held(found.splits[split], fixed) for split in ("validation", "test")}
         once = partial(each_image_once, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=normalise)
         return Opened(
-            spec=Spec(uses=("classify",), classes=found.classes, image=shape),
+            spec=Spec(uses=("classification",), classes=found.classes, image=shape),
             batches=self._stream(found.splits["train"], shape, normalise, context.seed, classes=len(found.classes)),
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
@@ -108,6 +108,6 @@ def classify_images(pretrained: Pretrained, files: Sequence[File | Any]) -> list
     Raises:
       ValueError: a checkpoint of another kind or without an image processor, or a file that is no image.
     """
-    require_use(pretrained, "classify", "images")
+    require_use(pretrained, "classification", "images")
     rows = (pretrained(**inputs).logits for inputs in batches(pretrained, files))
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]

@@ -109,7 +109,7 @@ class PixelSequences:
         once = partial(each_image_once, rows=rows, collate=ImageRows())
         flips = (ShiftFlip(pad=0, flip=self.flip),) if self.flip else ()
         return Opened(
-            spec=Spec(uses=("continue",), vocab=len(palette) + 1, length=height * width),
+            spec=Spec(uses=("text-generation",), vocab=len(palette) + 1, length=height * width),
             batches=image_stream(
                 _rows(*held["train"], seed=context.seed), *flips, palette_rows, rows=self.rows, seed=context.seed
             ),

@@ -63,17 +63,17 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     known, name = pretrained.architecture, pretrained.config["architectures"][0]
     reads, uses = known.inputs.reads, {*known.uses}
-    if "detect" in uses:
+    if "object-detection" in uses:
         return _objects(pretrained, _folder(data), split, refuse)
-    if "classify" in uses and "text" not in reads:
+    if "classification" in uses and "text" not in reads:
         return _class_folders(pretrained, _folder(data), split, refuse)
-    if "audio" in reads and uses & {"transcribe", "respond"}:
+    if "audio" in reads and uses & {"automatic-speech-recognition", "text2text-generation"}:
         return _speech(pretrained, _folder(data), split, refuse)
-    if "images" in reads and uses & {"continue", "respond"}:
+    if "images" in reads and uses & {"text-generation", "text2text-generation"}:
         return _captions(pretrained, _folder(data), split, refuse)
-    if reads == ("text",) and "classify" in uses:
+    if reads == ("text",) and "classification" in uses:
         return _texts(pretrained, _file(data, split))
-    if reads == ("text",) and "continue" in uses:
+    if reads == ("text",) and "text-generation" in uses:
         return _perplexity(pretrained, _file(data, split))
     raise ValueError(f"nothing is measured of a {name}, which can {', '.join(USES[each] for each in known.uses)}")
 

@@ -280,7 +280,7 @@ def answer(
     Raises:
       ValueError: a checkpoint of another kind, an empty question or passage, or a question that fills the window.
     """
-    require_use(pretrained, "span")
+    require_use(pretrained, "question-answering")
     tokenizer = tokenizer_of(pretrained, question, context)
     if not question.strip() or not context.strip():
         raise ValueError("a question and a passage must not be empty")

@@ -75,7 +75,7 @@ class TrajectoryParts:
         )  # fmt: skip
         once = partial(_once, EpisodeWindows(found["validation"], self.length), rows, context.held_rows(self.rows))
         return Opened(
-            spec=Spec(uses=("act",), sizes={"states": train.states.shape[1], "actions": rows.kinds}),
+            spec=Spec(uses=("reinforcement-learning",), sizes={"states": train.states.shape[1], "actions": rows.kinds}),
             batches=stream(shuffled(EpisodeWindows(train, self.length), seed=context.seed), rows, self.rows),
             validation=once,
             test=once,

@@ -254,7 +254,7 @@ def draw_samples(
 def _reads_alone(pretrained: Pretrained) -> bool:
     """Return whether a model reads one text at a time, and writes it on if it writes."""
     known = pretrained.architecture
-    two = "decoder_input_ids" in known.inputs.takes or "choose" in known.uses
+    two = "decoder_input_ids" in known.inputs.takes or "multiple-choice" in known.uses
     return "text" in known.inputs.reads and pretrained.tokenizer is not None and not two
 
 

@@ -102,7 +102,7 @@ class ImagePairs(LabelledImages):
 
         test = found.splits["test"]
         return Opened(
-            spec=Spec(uses=("match",), image=shape),
+            spec=Spec(uses=("retrieval",), image=shape),
             batches=batches,
             validation=partial(both, "validation"),
             test=partial(both, "test"),

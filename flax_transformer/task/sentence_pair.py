@@ -168,7 +168,7 @@ class SentencePairs:
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(
-                uses=("respond",),
+                uses=("text2text-generation",),
                 vocab=tokenizer.vocab_size,
                 multiple=VOCAB_MULTIPLE,
                 length=None if known is None else max(*boundaries, *held),

@@ -46,7 +46,7 @@ def sized(config: Any, spec: Spec) -> Any:
     """Give a config the sizes of the data: vocabulary, positions, size of images, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
-    >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab
+    >>> sized(gpt2_tiny(), Spec(uses=("text-generation",), vocab=99)).embedding.vocab
     99
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):

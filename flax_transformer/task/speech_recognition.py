@@ -92,7 +92,12 @@ class SpokenLetters(AudioExamples):
         roles = ("pad", "bos", "eos") if new and known is not None else ()
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("transcribe",), sizes={"outputs": size}, letters=size if new else None, audio=True),
+            spec=Spec(
+                uses=("automatic-speech-recognition",),
+                sizes={"outputs": size},
+                letters=size if new else None,
+                audio=True,
+            ),
             objective={"blank": tokenizer.pad or 0},
             fields={f"{role}_token_id": getattr(tokenizer, role) for role in roles},
             **self._laid_out(found, context, collate, sampled(rate) if known is None else known, Spelled(tokenizer)),
@@ -131,7 +136,7 @@ class SpokenTexts(AudioExamples):
         collate = SpeechSeq2SeqRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, audio=True),
+            spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, length=length, audio=True),
             **tokenizer.published,
             **self._laid_out(found, context, collate, known, Spelled(tokenizer.target, tokenizer.eos)),
         )
@@ -145,7 +150,7 @@ class SpokenTexts(AudioExamples):
         said = {"decoder_start_token_id": tokenizer.bos, "max_length": length}
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, sizes=sizes),
+            spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, length=length, sizes=sizes),
             fields={**said, "suppress_tokens": None, "begin_suppress_tokens": None},
             **self._laid_out(
                 found, context, collate, spectra(rate, self.seconds, self.bins), Spelled(tokenizer, tokenizer.eos)
@@ -364,8 +369,8 @@ def transcribe(
       ValueError: a checkpoint of another kind, without a feature extractor or a tokenizer; what is no sound; a language
         or a task that the checkpoint does not know.
     """
-    scores = "transcribe" in pretrained.architecture.uses
-    require_use(pretrained, "transcribe" if scores else "respond", "audio")
+    scores = "automatic-speech-recognition" in pretrained.architecture.uses
+    require_use(pretrained, "automatic-speech-recognition" if scores else "text2text-generation", "audio")
     processor, tokenizer = audio_processor_of(pretrained), pretrained.tokenizer
     if tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")

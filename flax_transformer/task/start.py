@@ -25,8 +25,8 @@ HEAD = (
 )  # fmt: skip
 """Tensors that a pretrained model may lack, and one that classifies, or finds objects of other classes, has."""
 HEADS = {
-    "fill": (r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_"),
-    "transcribe": (r"^lm_head\.",),
+    "fill-mask": (r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_"),
+    "automatic-speech-recognition": (r"^lm_head\.",),
 }
 """The same of other uses: of one that guesses masked tokens, and of one that scores letters."""
 

@@ -92,7 +92,7 @@ class StoryQuestions:
         )
         held = {split: partial(self._once, found[split], boundaries) for split in SPLITS[1:]}
         return Opened(
-            spec=Spec(uses=("classify",), vocab=FIRST + len(words), classes=answers, sizes={"words": width}),
+            spec=Spec(uses=("classification",), vocab=FIRST + len(words), classes=answers, sizes={"words": width}),
             batches=StoryStream(
                 plan, train, process_index=jax.process_index(), process_count=jax.process_count()
             ),

@@ -60,7 +60,7 @@ def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None
     if not 0 < len(source) <= LONGEST:
         raise ValueError(f"a text must have 1 to {LONGEST} tokens to be drawn, got {len(source)}")
     if "decoder_input_ids" not in pretrained.architecture.inputs.takes:
-        choices = "choose" in pretrained.architecture.uses
+        choices = "multiple-choice" in pretrained.architecture.uses
         given = {name: np.asarray(each)[None] if choices else each for name, each in inputs.items()}
         tokens = spell(tokenizer, source)
         weights = _stacked(_looked(pretrained, given), "attentions")
@@ -116,7 +116,7 @@ def _both_sides(
 def _answers(pretrained: Pretrained) -> bool:
     """Return whether a model has a decoder that generates an answer."""
     known = pretrained.architecture
-    return "respond" in known.uses and "decoder_input_ids" in known.inputs.takes
+    return "text2text-generation" in known.uses and "decoder_input_ids" in known.inputs.takes
 
 
 def _answer(pretrained: Pretrained, inputs: Mapping[str, Any]) -> list[int]:

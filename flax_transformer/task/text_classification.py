@@ -95,7 +95,7 @@ class LabelledTexts:
         rows = context.held_rows(self.rows)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("classify",), vocab=tokenizer.vocab_size, classes=classes),
+            spec=Spec(uses=("classification",), vocab=tokenizer.vocab_size, classes=classes),
             batches=stream(shuffled(items["train"], *hidden, seed=context.seed), collate, self.rows),
             validation=partial(each_once, items["validation"], rows=rows, collate=collate),
             test=partial(each_once, items["test"], rows=rows, collate=collate),
@@ -151,7 +151,7 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
     """
-    require_use(pretrained, "classify")
+    require_use(pretrained, "classification")
     tokenizer = tokenizer_of(pretrained, *texts)
     if any(not text.strip() for text in texts):
         raise ValueError("a text to classify must not be empty")
@@ -170,7 +170,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
     """
-    require_use(pretrained, "label")
+    require_use(pretrained, "token-classification")
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
     tokenizer = tokenizer_of(pretrained, text)

@@ -67,7 +67,7 @@ class TextWindows:
         validation = partial(each_once, held, rows=context.held_rows(self.rows), collate=collate)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("continue",), vocab=tokenizer.vocab_size),
+            spec=Spec(uses=("text-generation",), vocab=tokenizer.vocab_size),
             batches=stream(shuffled(train, seed=context.seed), collate, self.rows),
             validation=validation,
             test=validation,
@@ -176,7 +176,7 @@ class TextGenerator:
     @property
     def continues(self) -> bool:
         """Whether what is written goes on from the prompt, as a decoder-only model's does."""
-        return "continue" in self.pretrained.architecture.uses
+        return "text-generation" in self.pretrained.architecture.uses
 
     @property
     def chosen(self) -> Settings:

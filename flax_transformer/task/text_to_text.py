@@ -107,7 +107,7 @@ def open_kinds(
     held = Kinds(kinds=kinds, collate=collate, rows=context.held_rows(rows), tokenizer=tokenizer)
     return Opened(
         tokenizer=tokenizer,
-        spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length if context.init else None),
+        spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, length=length if context.init else None),
         batches=stream(mixture(train, {name: kind.weight for name, kind in kinds.items()}), collate, rows),
         validation=lambda: held.all_batches("validation"),
         test=lambda: held.all_batches("test"),

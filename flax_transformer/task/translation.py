@@ -179,7 +179,7 @@ class CheckpointTranslator:
     """Of generation, where the search says nothing."""
 
     def __post_init__(self):
-        require_use(self.pretrained, "respond")
+        require_use(self.pretrained, "text2text-generation")
         tokenizer_of(self.pretrained)
 
     def __call__(self, texts: Sequence[str], search: Search | None = None) -> list[list[Hypothesis]]:
@@ -252,7 +252,7 @@ def open_any_translator(
     ):
         raise FolderError(f"{name} is neither a run folder nor a checkpoint: it has no {CONFIG}")
     pretrained = open_checkpoint(name)
-    require_use(pretrained, "respond")
+    require_use(pretrained, "text2text-generation")
     before, settings = _task(pretrained, source, target) if prefix is None else (prefix, {})
     translator = CheckpointTranslator(pretrained, before, settings)
     return translator, translator.search()

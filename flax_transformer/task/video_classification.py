@@ -92,7 +92,8 @@ class LabelledVideos(Sized):
         source = DecodedRows(shuffled(found.splits["train"], *self._drawn((height, width)), seed=context.seed), rows)
         return Opened(
             spec=Spec(
-                uses=("classify",), classes=found.classes, image=(height, width, found.channels), frames=self.frames
+                uses=("classification",), classes=found.classes, image=(height, width, found.channels),
+                frames=self.frames
             ),
             batches=image_stream(
                 source, *before, folded, *after, unfold, rows=self.rows, seed=context.seed,
@@ -210,7 +211,7 @@ class LabelledSkeletons:
         once = lambda split: each_once(found.splits[split], *fixed, rows=context.held_rows(self.rows), collate=rows)  # noqa: E731
         joints = found.splits["train"]["joints"][0].shape[1]
         return Opened(
-            spec=Spec(uses=("classify",), classes=found.classes, image=(joints, 1, 3), frames=self.frames),
+            spec=Spec(uses=("classification",), classes=found.classes, image=(joints, 1, 3), frames=self.frames),
             batches=stream(shuffled(found.splits["train"], *self._drawn(), seed=context.seed), rows, self.rows),
             validation=partial(once, "validation"),
             test=partial(once, "test"),
@@ -231,7 +232,7 @@ def classify_videos(pretrained: Pretrained, videos: Sequence[str | os.PathLike |
     Raises:
       ValueError: a checkpoint of another kind or without an image processor, or what is no clip.
     """
-    require_use(pretrained, "classify", "videos")
+    require_use(pretrained, "classification", "videos")
     processor = image_processor_of(pretrained)
     frames = (clip if isinstance(clip, list) else read_video(pretrained, clip) for clip in videos)
     logits = [pretrained(**processor(each)).logits for each in frames]

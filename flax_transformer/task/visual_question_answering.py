@@ -170,7 +170,8 @@ class AskedImages(LabelledImages):
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(
-                uses=("ask",), vocab=tokenizer.vocab_size, length=self.length, image=shape, classes=known.classes
+                uses=("visual-question-answering",), vocab=tokenizer.vocab_size, length=self.length, image=shape,
+                classes=known.classes
             ),
             batches=image_stream(
                 settled._rows(train, shape, context.seed), tell["train"], *before, normalise, *after, rows=self.rows,
@@ -357,7 +358,7 @@ def ask(pretrained: Pretrained, image: File | Any, questions: Sequence[str]) -> 
             f"a {name} answers by regions that a detector found in an image, which it is called with as "
             f"{' and '.join(each for each in known.needs if each.startswith('visual'))}; it was given the image"
         )
-    require_use(pretrained, "ask", "images")
+    require_use(pretrained, "visual-question-answering", "images")
     tokenizer = tokenizer_of(pretrained, *questions)
     for question in questions:
         count, room = len(tokenizer([question])["input_ids"][0]), positions_of(pretrained.model.cfg)

@@ -31,7 +31,7 @@ class PatchesConfig:
 
 
 class Patches(nnx.Module):
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config, rows, length=None):

@@ -97,7 +97,7 @@ def test_an_autoencoder_is_read_as_a_vit_without_its_decoder():
     given = {"num_labels": 5}
     vit = opened("vit_mae", "ViTForImageClassification", config=given, initialise=("^classifier",))
     assert find_family(vit.config)[0].model_type == "vit"
-    assert vit.config["architectures"] == find_uses("vit_mae", "classify") == ["ViTForImageClassification"]
+    assert vit.config["architectures"] == find_uses("vit_mae", "classification") == ["ViTForImageClassification"]
     states = hub.load(GOLDEN / "vit_mae")(pixel_values=IMAGES)
     assert vit(pixel_values=IMAGES).logits.shape == (2, 5)
     np.testing.assert_allclose(vit(pixel_values=IMAGES).last_hidden_state, states.last_hidden_state, atol=1e-6)

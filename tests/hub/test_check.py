@@ -156,7 +156,7 @@ def test_a_model_is_given_what_it_reads(opened):
     with pytest.raises(ValueError, match="got decoder_input_ids"):
         model(input_ids=np.ones((1, 3), int), decoder_input_ids=np.ones((1, 3), int))
     with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given images"):
-        require_use(model, "fill", "images")
+        require_use(model, "fill-mask", "images")
     with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got audio"):
         Signature(("audio",))
 

@@ -28,23 +28,44 @@ def test_the_page_lists_what_is_read():
 
 
 SAID = {
-    "LMHeadModel": {"continue"}, "ForCausalLM": {"continue"}, "ForCausalImageModeling": {"continue"},
-    "ForConditionalGeneration": {"respond"},
-    "VisionEncoderDecoderModel": {"respond"},
-    "MTModel": {"respond"}, "ForMaskedLM": {"fill"}, "ForPreTraining": {"fill", "follow"},
-    "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
-    "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
-    "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "CLIPModel": {"match"}, "WithProjection": {"match"},
-    "DecisionTransformerModel": {"act"}, "SiglipModel": {"match"}, "SiglipTextModel": {"match"},
-    "SiglipVisionModel": {"match"}, "BlipModel": {"match"}, "ForImageTextRetrieval": {"match"},
-    "BlipForQuestionAnswering": {"respond"},
-    "ViltForQuestionAnswering": {"ask"}, "LxmertForQuestionAnswering": {"ask"},
-    "ForImageAndTextRetrieval": {"compare"}, "ForImagesAndTextClassification": {"compare"},
-    "ForImageClassification": {"classify"}, "ForVideoClassification": {"classify"},
-    "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
-    "ForMaskedImageModeling": {"fill"},
-    "ViTMAEForPreTraining": {"fill"}, "VideoMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
-}  # fmt: skip
+    "LMHeadModel": {"text-generation"},
+    "ForCausalLM": {"text-generation"},
+    "ForCausalImageModeling": {"text-generation"},
+    "ForConditionalGeneration": {"text2text-generation"},
+    "VisionEncoderDecoderModel": {"text2text-generation"},
+    "MTModel": {"text2text-generation"},
+    "ForMaskedLM": {"fill-mask"},
+    "ForPreTraining": {"fill-mask", "next-sentence-prediction"},
+    "ElectraForPreTraining": {"replaced-token-detection"},
+    "ForNextSentencePrediction": {"classification", "next-sentence-prediction"},
+    "ForSequenceClassification": {"classification"},
+    "ForTokenClassification": {"token-classification"},
+    "ForQuestionAnswering": {"question-answering"},
+    "ForMultipleChoice": {"multiple-choice"},
+    "Model": {"feature-extraction"},
+    "CLIPModel": {"retrieval"},
+    "WithProjection": {"retrieval"},
+    "DecisionTransformerModel": {"reinforcement-learning"},
+    "SiglipModel": {"retrieval"},
+    "SiglipTextModel": {"retrieval"},
+    "SiglipVisionModel": {"retrieval"},
+    "BlipModel": {"retrieval"},
+    "ForImageTextRetrieval": {"retrieval"},
+    "BlipForQuestionAnswering": {"text2text-generation"},
+    "ViltForQuestionAnswering": {"visual-question-answering"},
+    "LxmertForQuestionAnswering": {"visual-question-answering"},
+    "ForImageAndTextRetrieval": {"visual-reasoning"},
+    "ForImagesAndTextClassification": {"visual-reasoning"},
+    "ForImageClassification": {"classification"},
+    "ForVideoClassification": {"classification"},
+    "ForImageClassificationWithTeacher": {"classification"},
+    "ForAudioClassification": {"classification"},
+    "ForCTC": {"automatic-speech-recognition"},
+    "ForMaskedImageModeling": {"fill-mask"},
+    "ViTMAEForPreTraining": {"fill-mask"},
+    "VideoMAEForPreTraining": {"fill-mask"},
+    "ForObjectDetection": {"object-detection"},
+}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -57,12 +78,12 @@ def test_every_class_can_do_what_its_name_says(kind):
 
 
 def test_what_no_class_can_do_is_answered_with_what_they_can():
-    assert find_use("bert", "follow", "fill") == "BertForPreTraining"
+    assert find_use("bert", "next-sentence-prediction", "fill-mask") == "BertForPreTraining"
     with pytest.raises(ValueError, match=r"no architecture of bert can respond; there are .*BertForMaskedLM: fill"):
-        find_use("bert", "respond")
+        find_use("bert", "text2text-generation")
     with pytest.raises(ValueError, match="no family is called 'brt'"):
-        find_use("brt", "fill")
-    with pytest.raises(ValueError, match=r"uses must be among continue, .*, got sing"):
+        find_use("brt", "fill-mask")
+    with pytest.raises(ValueError, match=r"uses must be among text-generation, .*, got sing"):
         Architecture(dict, dict, uses=("sing",))
 
 

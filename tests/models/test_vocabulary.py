@@ -133,7 +133,7 @@ def test_options_that_make_no_loss_are_refused(options, message):
 
 
 def test_translation_tells_the_tokenizers_size():
-    config = sized(families.family("transformer_base"), Spec(uses=("respond",), vocab=129, multiple=128))
+    config = sized(families.family("transformer_base"), Spec(uses=("text2text-generation",), vocab=129, multiple=128))
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
     assert config.embedding.vocab == 129
     assert model.embedding.token.embedding.shape[0] == 256

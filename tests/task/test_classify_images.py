@@ -143,7 +143,7 @@ def autoencoder(folder):
 
 @pytest.mark.rotates
 def test_training_begins_with_the_encoder_of_an_autoencoder(tmp_path):
-    spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(16, 16, 3))
+    spec = Spec(uses=("classification",), classes=("a", "b", "c"), image=(16, 16, 3))
     folder = autoencoder(tmp_path)
     start, mae = load_start(str(folder), spec, None, seed=0), hub.load(folder)
     assert start.config["architectures"] == ["ViTForImageClassification"]
@@ -171,8 +171,8 @@ def test_an_autoencoder_becomes_a_classifier_of_pictures(tmp_path):
 @pytest.mark.parametrize("name", ["cct", "cct_2_3x2", "vit", "swin", "mixer", "resnet"])
 def test_every_model_is_sized_by_the_data_and_exported(name, image):
     recipe = experiments("classify_images")[name]
-    config = sized(recipe.model, Spec(uses=("classify",), classes=("a", "b", "c"), image=image))
-    exported = _wrapped(abstract(config), find_uses(recipe.family, "classify"), {})
+    config = sized(recipe.model, Spec(uses=("classification",), classes=("a", "b", "c"), image=image))
+    exported = _wrapped(abstract(config), find_uses(recipe.family, "classification"), {})
     assert exported.config["num_channels"] == image[2]
     assert exported.config["num_labels"] == 3
 

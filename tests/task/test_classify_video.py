@@ -139,7 +139,7 @@ def test_a_vivit_is_trained_and_drawn(tmp_path):
 @pytest.mark.proves("videomae", "train", "[`classify_video`](../experiments/classify_video.py), from a checkpoint")
 def test_training_begins_with_a_checkpoint_at_another_size(tmp_path):
     golden = hub.load("tests/hub/golden/videomae")
-    spec = Spec(uses=("classify",), classes=("a", "b"), image=(16, 16, 1), frames=6)
+    spec = Spec(uses=("classification",), classes=("a", "b"), image=(16, 16, 1), frames=6)
     start = load_start("tests/hub/golden/videomae", spec, None, seed=0)
     assert (start.config["image_size"], start.config["num_frames"]) == (16, 6)
     ours, theirs = start.model.backbone.trunk, golden.model.backbone.trunk
@@ -153,7 +153,7 @@ def test_training_begins_with_a_checkpoint_at_another_size(tmp_path):
 def test_a_model_of_one_frame_sees_no_more(frames):
     """The frame in the middle, as frames are evenly spread."""
     recipe = experiments("classify_video")["frame"]
-    config = sized(recipe.model, Spec(uses=("classify",), classes=("a", "b"), image=(32, 32, 3), frames=frames))
+    config = sized(recipe.model, Spec(uses=("classification",), classes=("a", "b"), image=(32, 32, 3), frames=frames))
     assert abstract(config).backbone.cfg.patches.grid == (frames, 4, 4)
     assert recipe.examples.frames == 1
 

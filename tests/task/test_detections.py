@@ -128,7 +128,7 @@ def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, cap
 
 def test_training_begins_with_a_detector_of_other_classes(finished):
     folder, model = finished
-    spec = Spec(uses=("detect",), classes=("cell", "platelet"), image=(32, 40, 3))
+    spec = Spec(uses=("object-detection",), classes=("cell", "platelet"), image=(32, 40, 3))
     known = load_start(str(folder / "export"), spec, RECIPE.model, seed=0).model
     assert known.cfg.classes == 2
     assert known.scores.output.kernel.shape == (8, 3)
@@ -137,7 +137,7 @@ def test_training_begins_with_a_detector_of_other_classes(finished):
 
 
 def test_pictures_are_nothing_for_a_checkpoint_that_reads_text():
-    spec = Spec(uses=("classify",), classes=("cell", "platelet"), image=(32, 40, 3))
+    spec = Spec(uses=("classification",), classes=("cell", "platelet"), image=(32, 40, 3))
     with pytest.raises(ValueError, match=r"bert reads text, the data are images"):
         load_start(str(GOLDEN / "bert"), spec, None, seed=0)
 

@@ -64,7 +64,7 @@ def test_every_family_is_drawn(name):
         ours = [layer for maps in drawn for layer in maps.weights]
         for layer, other in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(layer, other[0], atol=1e-6)
-    if "classify" in pretrained.architecture.uses:
+    if "classification" in pretrained.architecture.uses:
         logits = np.asarray(pretrained(**pretrained.processor(image)).logits[0])
         assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
 

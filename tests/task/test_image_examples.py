@@ -51,7 +51,7 @@ EVERYTHING = Augment(shift=1, flip=0.5, jitter=0.3, operations=1, erase=0.3, mix
 def test_labelled_pictures_are_of_the_size_asked_for(tmp_path, context, augment, memory):
     examples = LabelledImages(rows=4, size=16, augment=augment, memory=memory)
     found = opened(examples, class_folders(tmp_path / "data", classes=("x", "y", "z")), context)
-    assert found.spec == Spec(uses=("classify",), classes=("x", "y", "z"), image=(16, 16, 3))
+    assert found.spec == Spec(uses=("classification",), classes=("x", "y", "z"), image=(16, 16, 3))
     batch = first(found.batches)
     assert batch["inputs"]["images"].shape == (4, 16, 16, 3)
     assert batch["inputs"]["images"].dtype == np.float32
@@ -82,7 +82,7 @@ def test_scenes_are_laid_out_with_their_boxes(tmp_path, context):
     found = opened(examples, coco_folder(tmp_path / "data"), context)
     most, crowded = found.spec.objects
     assert (most, crowded.endswith("train2017/2.png (train)")) == (2, True)
-    spec = Spec(uses=("detect",), classes=("cell", "Zelle für Zelle"), image=(32, 32, 3))
+    spec = Spec(uses=("object-detection",), classes=("cell", "Zelle für Zelle"), image=(32, 32, 3))
     assert replace(found.spec, objects=None) == spec
     batch = first(found.batches)
     assert batch["inputs"]["mask"].shape == (2, 32, 32)

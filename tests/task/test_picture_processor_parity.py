@@ -70,11 +70,11 @@ def test_a_checkpoint_of_theirs_is_tuned_and_opens_there(tmp_path):
 @pytest.mark.parametrize("kind", ["DeiTForImageClassificationWithTeacher", "DeiTForImageClassification"])
 def test_a_checkpoint_keeps_its_heads(tmp_path, kind):
     start = made(kind, tmp_path)
-    spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(12, 12, 3))
+    spec = Spec(uses=("classification",), classes=("a", "b", "c"), image=(12, 12, 3))
     assert load_start(start, spec, None, seed=0).config["architectures"] == [kind]
 
 
 def test_another_count_of_channels_is_refused(tmp_path):
     start = made("ViTModel", tmp_path)
     with pytest.raises(ValueError, match=r"as many channels as those of the checkpoint .*, 3, got 1"):
-        load_start(start, Spec(uses=("classify",), classes=("a", "b"), image=(8, 8, 1)), None, seed=0)
+        load_start(start, Spec(uses=("classification",), classes=("a", "b"), image=(8, 8, 1)), None, seed=0)

@@ -45,7 +45,7 @@ def opened(tmp_path, root, init="", **options):
 @pytest.mark.parametrize("memory", [0, 64])
 def test_a_checkpoint_sees_pictures_as_they_were_learned(tmp_path, form, memory):
     found = opened(tmp_path, form(tmp_path / "data"), size=3, colours=4, memory=memory)
-    assert found.spec == Spec(uses=("continue",), vocab=5, length=9)
+    assert found.spec == Spec(uses=("text-generation",), vocab=5, length=9)
     cfg = sized(imagegpt(8, 2, 1), found.spec)
     assert (cfg.embedding.vocab, cfg.embedding.max_length, cfg.outputs) == (5, 9, 4)
     batch = next(found.batches)

@@ -81,7 +81,7 @@ def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
 @pytest.mark.parametrize("name", share(families.IMAGES, 0, of=3))
 def test_every_preset_of_pictures_is_sized_by_the_data(name):
     config = find_preset(name)()
-    spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(448, 448, 1))
+    spec = Spec(uses=("classification",), classes=("a", "b", "c"), image=(448, 448, 1))
     small = sized(config, spec)
     model = nnx.eval_shape(lambda: module_of(small)(small, rngs=nnx.Rngs(0)))
     batch = module_of(small).example_batch(small, 2)

@@ -20,7 +20,7 @@ from tests.batch import taught
 
 pytestmark = pytest.mark.slow
 
-VOCAB = Spec(uses=("respond",), vocab=11)
+VOCAB = Spec(uses=("text2text-generation",), vocab=11)
 PRESETS = {"t5": t5_v1_1_small, "bart": bart_base}
 BATCH = taught(
     jnp.array([[5, 6, 7, 2, 0], [8, 2, 0, 0, 0], [6, 6, 9, 9, 2]]),

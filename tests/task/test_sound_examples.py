@@ -78,8 +78,8 @@ def test_every_held_out_sound_comes_once_without_chance(kind, tmp_path):
     one, again = list(found.test()), list(found.test())
     same(one, again)
     present = [row for batch in one for row in batch["weights"].reshape(4, -1).any(axis=1)]
-    assert sum(present) == len(found.held.items)
-    held = found.held[0]
+    assert sum(present) == len(found.held.table)
+    held = found.held.example(0)
     key = "samples" if kind == "letters" else "frames" if kind == "classes" else "source"
     heard = held["samples" if kind == "letters" else "frames"]
     np.testing.assert_array_equal(one[0]["inputs"][key][0][: len(heard)], heard)
@@ -87,8 +87,8 @@ def test_every_held_out_sound_comes_once_without_chance(kind, tmp_path):
 
 def test_a_model_hears_what_the_exported_extractor_makes(kind, tmp_path):
     found = opened(kind, tmp_path)
-    (made,) = found.processor(found.held.items[0]["audio"])[found.processor.kind.name]
-    heard = found.held[0]["samples"] if kind == "letters" else found.held[0]["frames"].T
+    (made,) = found.processor(found.held.table[0]["audio"])[found.processor.kind.name]
+    heard = found.held.example(0)["samples"] if kind == "letters" else found.held.example(0)["frames"].T
     np.testing.assert_array_equal(heard, made)
 
 
@@ -97,7 +97,7 @@ def test_the_letters_of_a_text_are_its_labels(tmp_path):
     batch = next(iter(found.test()))
     lengths = batch["weights"].sum(axis=1).astype(int)
     texts = [found.tokenizer.decode(row[:n].tolist()) for row, n in zip(batch["labels"], lengths, strict=True)]
-    assert texts == [found.held.items[number]["text"] for number in range(4)]
+    assert texts == [found.held.table[number]["text"] for number in range(4)]
     assert found.spec.sizes["outputs"] == found.tokenizer.vocab_size
 
 
@@ -106,7 +106,7 @@ def test_a_decoder_is_told_the_text_one_to_the_right(tmp_path):
     batch = next(iter(found.test()))
     assert (batch["inputs"]["target"][:, 0] == found.tokenizer.bos).all()
     np.testing.assert_array_equal(batch["inputs"]["target"][:, 1:], batch["labels"][:, :-1])
-    assert found.tokenizer.decode(batch["labels"]) == [found.held.items[number]["text"] for number in range(4)]
+    assert found.tokenizer.decode(batch["labels"]) == [found.held.table[number]["text"] for number in range(4)]
 
 
 def context(folder):

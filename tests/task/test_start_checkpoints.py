@@ -114,7 +114,7 @@ def called(pretrained, batch):
     if "types" in inputs:
         given["token_type_ids"] = inputs["types"]
     output = pretrained(**given)
-    return output.prediction_logits if "follow" in pretrained.architecture.uses else output.logits
+    return output.prediction_logits if "next-sentence-prediction" in pretrained.architecture.uses else output.logits
 
 
 def test_training_begins_with_what_the_checkpoint_computes(finished, tmp_path):

@@ -65,7 +65,7 @@ def test_an_experiment_survives_its_config_file():
 
 
 def test_embeddings_are_rounded_up_to_whole_tiles():
-    config = sized(transformer_tiny(), Spec(uses=("respond",), vocab=9_713, multiple=VOCAB_MULTIPLE))
+    config = sized(transformer_tiny(), Spec(uses=("text2text-generation",), vocab=9_713, multiple=VOCAB_MULTIPLE))
     rows = jax.eval_shape(lambda: Embedding(config.embedding, rngs=nnx.Rngs(0)).rows)
     assert (config.embedding.vocab, rows.shape[0]) == (9_713, 9_728)
     assert dataclasses.replace(config, embedding=transformer_tiny().embedding) == transformer_tiny()

@@ -26,7 +26,7 @@ EXPERIMENT = Path(__file__).parents[2] / "experiments" / "wmt14.py"
 def test_sizes_are_those_of_the_paper(name, published):
     """Within 4 %: the paper rounds, and does not say how many rows its embedding has beyond the 37,000 merges."""
     config = runpy.run_path(str(EXPERIMENT))["EXPERIMENTS"][name].model
-    config = sized(config, Spec(uses=("respond",), vocab=37_260, multiple=VOCAB_MULTIPLE))
+    config = sized(config, Spec(uses=("text2text-generation",), vocab=37_260, multiple=VOCAB_MULTIPLE))
     count = parameter_count(jax.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0))))
     assert abs(count / published - 1) < 0.04
 

@@ -65,16 +65,16 @@ FAMILIES = {
         model_type="bart",
         architectures={
             "BartForConditionalGeneration": Architecture(
-                read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("respond",)
+                read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("text2text-generation",)
             ),
             "BartModel": Architecture(
-                _model, seq2seq_model, base=True, ignored=LARGER, inputs=TEXT_TO_TEXT, uses=("embed",)
+                _model, seq2seq_model, base=True, ignored=LARGER, inputs=TEXT_TO_TEXT, uses=("feature-extraction",)
             ),
             "BartForSequenceClassification": Architecture(
-                _sequence, seq2seq_classifier, HEAD, **ABOVE, check=check_ends, uses=("classify",)
+                _sequence, seq2seq_classifier, HEAD, **ABOVE, check=check_ends, uses=("classification",)
             ),
             "BartForQuestionAnswering": Architecture(
-                _span, seq2seq_span, linear("head.output", "qa_outputs"), **ABOVE, uses=("span",)
+                _span, seq2seq_span, linear("head.output", "qa_outputs"), **ABOVE, uses=("question-answering",)
             ),
         },
         table=TABLE,

@@ -120,15 +120,15 @@ FAMILIES = {
         architectures={
             "BeitModel": Architecture(
                 _model, pooled_image, norm("head.norm", "pooler.layernorm"), _write_pooler, at="backbone.",
-                base=True, ignored=LARGER[:3], uses=("embed",), inputs=MASKABLE, **LAYERS,
+                base=True, ignored=LARGER[:3], uses=("feature-extraction",), inputs=MASKABLE, **LAYERS,
             ),
             "BeitForImageClassification": Architecture(
                 _classifying, image_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
-                at="backbone.", ignored=LARGER[2:], uses=("classify",), inputs=IMAGES, **LAYERS,
+                at="backbone.", ignored=LARGER[2:], uses=("classification",), inputs=IMAGES, **LAYERS,
             ),
             "BeitForMaskedImageModeling": Architecture(
                 _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
-                at="backbone.", ignored=LARGER[:2], uses=("fill",), inputs=MASKABLE, **LAYERS,
+                at="backbone.", ignored=LARGER[:2], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
             ),
         },
         table=TABLE,

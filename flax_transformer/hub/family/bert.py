@@ -93,28 +93,29 @@ UNREAD = (r"^cls\.(seq_relationship\.|predictions\.bias$)", r"^(bert\.)?pooler\.
 ARCHITECTURES = {
     "Model": classifier(
         read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
-        uses=("embed",),
+        uses=("feature-extraction",),
     ),
     "ForPreTraining": masked_lm(
         read, (*MASKED, *linear("sentence.dense", "bert.pooler.dense"), *linear("sentence.output", SENTENCES)),
-        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill", "follow"),
+        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill-mask", "next-sentence-prediction"),
     ),
-    "ForMaskedLM": masked_lm(read, MASKED, ignored=UNREAD, uses=("fill",)),
+    "ForMaskedLM": masked_lm(read, MASKED, ignored=UNREAD, uses=("fill-mask",)),
     "ForNextSentencePrediction": classifier(
         read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED,
-        uses=("classify", "follow"),
+        uses=("classification", "next-sentence-prediction"),
     ),
     "ForSequenceClassification": classifier(
-        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
+        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED,
+        uses=("classification",)
     ),
     "ForTokenClassification": classifier(
-        read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER, uses=("label",)
+        read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER, uses=("token-classification",)
     ),
     "ForQuestionAnswering": classifier(
-        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("question-answering",)
     ),
     "ForMultipleChoice": classifier(
-        read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
+        read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED, uses=("multiple-choice",)
     ),
 }  # fmt: skip
 

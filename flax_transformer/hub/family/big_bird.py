@@ -78,23 +78,25 @@ LARGER, UNREAD, POOLED = bert.LARGER, bert.UNREAD, bert.POOLED
 
 ARCHITECTURES = {
     "Model": classifier(
-        read, pooled_encoder, linear("head.dense", "pooler"), 0, base=True, ignored=LARGER, **POOLED, uses=("embed",)
+        read, pooled_encoder, linear("head.dense", "pooler"), 0, base=True, ignored=LARGER, **POOLED,
+        uses=("feature-extraction",)
     ),
     "ForPreTraining": masked_lm(
         read, (*bert.MASKED, *linear("sentence.dense", "bert.pooler"), *linear("sentence.output", bert.SENTENCES)),
-        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill", "follow"),
+        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill-mask", "next-sentence-prediction"),
     ),
-    "ForMaskedLM": masked_lm(read, bert.MASKED, ignored=UNREAD, uses=("fill",)),
+    "ForMaskedLM": masked_lm(read, bert.MASKED, ignored=UNREAD, uses=("fill-mask",)),
     "ForSequenceClassification": Architecture(
-        _sequence, encoder_classifier, roberta.SEQUENCE, at="backbone.", ignored=LARGER, uses=("classify",)
+        _sequence, encoder_classifier, roberta.SEQUENCE, at="backbone.", ignored=LARGER, uses=("classification",)
     ),
     "ForTokenClassification": classifier(
-        read, encoder_classifier, bert.OUTPUT, dropout=bert.DROPOUT, ignored=LARGER, uses=("label",)
+        read, encoder_classifier, bert.OUTPUT, dropout=bert.DROPOUT, ignored=LARGER, uses=("token-classification",)
     ),
-    "ForQuestionAnswering": Architecture(_span, question_span, SPAN, at="backbone.", ignored=LARGER, uses=("span",)),
+    "ForQuestionAnswering": Architecture(_span, question_span, SPAN, at="backbone.", ignored=LARGER,
+        uses=("question-answering",)),
     "ForMultipleChoice": classifier(
         read, multiple_choice, (*POOLER, *bert.OUTPUT), 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED,
-        uses=("choose",),
+        uses=("multiple-choice",),
     ),
 }  # fmt: skip
 

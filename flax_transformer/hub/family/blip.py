@@ -200,18 +200,20 @@ FAMILIES = {
         model_type="blip",
         architectures={
             "BlipForConditionalGeneration": Architecture(
-                _captioner, captioner, TABLES["captioner"], uses=("respond",), inputs=CAPTION, generation_fields=_marks,
+                _captioner, captioner, TABLES["captioner"],
+                uses=("text2text-generation",), inputs=CAPTION, generation_fields=_marks,
                 **ALONE,
             ),
             "BlipForQuestionAnswering": Architecture(
-                _answerer, answerer, TABLES["answerer"], uses=("respond",), inputs=ANSWER, generation_fields=_marks,
+                _answerer, answerer, TABLES["answerer"],
+                uses=("text2text-generation",), inputs=ANSWER, generation_fields=_marks,
                 **ALONE,
             ),
             "BlipModel": Architecture(
-                _towers, pooled_towers, TABLES["towers"], uses=("match",), inputs=TOWERS, **TOWER_LAYERS
+                _towers, pooled_towers, TABLES["towers"], uses=("retrieval",), inputs=TOWERS, **TOWER_LAYERS
             ),
             "BlipForImageTextRetrieval": Architecture(
-                _retriever, retriever, TABLES["retriever"], uses=("match",), inputs=MATCH, **ALONE
+                _retriever, retriever, TABLES["retriever"], uses=("retrieval",), inputs=MATCH, **ALONE
             ),
         },
         table=(), write=write, ignored=BUFFERS, copies=COPIES, tokens="text_config",
@@ -221,7 +223,7 @@ FAMILIES = {
         model_type="blip_text_model",
         architectures={
             "BlipTextModel": Architecture(
-                _text_alone, pooled_encoder, base=True, uses=("embed",), inputs=TOKENS,
+                _text_alone, pooled_encoder, base=True, uses=("feature-extraction",), inputs=TOKENS,
             ),
         },
         table=TEXT_ALONE, write=lambda config: TEXT_CONFIG.write(config.backbone), ignored=BUFFERS,
@@ -230,7 +232,7 @@ FAMILIES = {
         model_type="blip_vision_model",
         architectures={
             "BlipVisionModel": Architecture(
-                _vision_alone, normed_image, base=True, uses=("embed",), inputs=IMAGES, **LAYERS
+                _vision_alone, normed_image, base=True, uses=("feature-extraction",), inputs=IMAGES, **LAYERS
             ),
         },
         table=VISION_ALONE, write=lambda config: VISION_CONFIG.write(config.backbone), ignored=BUFFERS,

@@ -51,7 +51,7 @@ TABLE = (
 )  # fmt: skip
 
 HEAD = (*linear("head.score", "pooler.score"), *linear("head.output", "classifier"))
-CLASSIFIER = classifier(CONFIG.read, image_classifier, HEAD, pool="weighted", uses=("classify",))
+CLASSIFIER = classifier(CONFIG.read, image_classifier, HEAD, pool="weighted", uses=("classification",))
 
 FAMILIES = {
     "cct": Family(

@@ -162,9 +162,9 @@ def tower(kind: str, name: str, *, table: ConfigTable, rows: Table, projection: 
     """
     pooled, projected = said.pop("calls")
     bare = Architecture(
-        _pooled(table), pooled, base=True, uses=("embed",), ignored=(r"_projection\.",), **said, **LAYERS
+        _pooled(table), pooled, base=True, uses=("feature-extraction",), ignored=(r"_projection\.",), **said, **LAYERS
     )
-    whole = Architecture(table.read, projected, projection, uses=("match",), **said, **LAYERS)
+    whole = Architecture(table.read, projected, projection, uses=("retrieval",), **said, **LAYERS)
     return Family(
         model_type=f"clip_{name}", architectures={kind: bare, f"{kind}WithProjection": whole}, table=rows,
         write=table.write, prefix=f"{name}.", ignored=BUFFERS,
@@ -175,9 +175,9 @@ FAMILIES = {
     "clip": Family(
         model_type="clip",
         architectures={
-            "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
+            "CLIPModel": Architecture(read, two_towers, uses=("retrieval",), inputs=TOWERS, **TOWER_LAYERS),
             "CLIPForImageClassification": Architecture(
-                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classification",),
                 inputs=IMAGES, **LAYERS,
             ),
         },

@@ -101,7 +101,8 @@ FAMILIES = {
         architectures={
             "ConvNextModel": of_maps(
                 Architecture(
-                    pooled, pooled_map, norm("head.norm", "layernorm"), at="backbone.", base=True, uses=("embed",),
+                    pooled, pooled_map, norm("head.norm", "layernorm"), at="backbone.", base=True,
+                    uses=("feature-extraction",),
                     ignored=(r"^classifier\.",),
                 )
             ),
@@ -109,7 +110,7 @@ FAMILIES = {
                 Architecture(
                     classifying, map_classifier,
                     (*norm("head.norm", "convnext.layernorm"), *linear("head.output", "classifier")), at="backbone.",
-                    uses=("classify",),
+                    uses=("classification",),
                 )
             ),
         },

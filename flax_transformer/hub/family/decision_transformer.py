@@ -114,7 +114,7 @@ FAMILIES = {
         model_type="decision_transformer",
         architectures={
             "DecisionTransformerModel": Architecture(
-                CONFIG.read, call, base=True, uses=("act",), inputs=GIVEN, check=check
+                CONFIG.read, call, base=True, uses=("reinforcement-learning",), inputs=GIVEN, check=check
             )
         },
         table=TABLE,

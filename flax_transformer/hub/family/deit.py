@@ -30,7 +30,7 @@ FAMILIES = {
         architectures={
             **vit.architectures(read, "DeiT"),
             "DeiTForImageClassificationWithTeacher": Architecture(
-                _distilled, two_headed, HEADS, at="backbone.", ignored=vit.LARGER, uses=("classify",),
+                _distilled, two_headed, HEADS, at="backbone.", ignored=vit.LARGER, uses=("classification",),
                 inputs=IMAGES, **LAYERS,
             ),
         },

@@ -252,10 +252,16 @@ FAMILIES = {
         model_type="detr",
         architectures={
             "DetrForObjectDetection": Architecture(
-                read, detector, HEADS, uses=("detect",), inputs=INPUTS, layers=layers
+                read, detector, HEADS, uses=("object-detection",), inputs=INPUTS, layers=layers
             ),
             "DetrModel": Architecture(
-                read_headless, hidden, base=True, ignored=LARGER, uses=("embed",), inputs=INPUTS, layers=layers
+                read_headless,
+                hidden,
+                base=True,
+                ignored=LARGER,
+                uses=("feature-extraction",),
+                inputs=INPUTS,
+                layers=layers,
             ),
         },
         table=TABLE,

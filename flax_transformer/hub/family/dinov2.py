@@ -76,10 +76,11 @@ FAMILIES = {
         model_type="dinov2",
         architectures={
             "Dinov2Model": Architecture(
-                read, image_model, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=MASKABLE, **LAYERS
+                read, image_model, base=True, ignored=(r"^classifier\.",),
+                uses=("feature-extraction",), inputs=MASKABLE, **LAYERS
             ),
             "Dinov2ForImageClassification": Architecture(
-                _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=IMAGES,
+                _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classification",), inputs=IMAGES,
                 **LAYERS,
             ),
         },

@@ -57,19 +57,21 @@ FAMILIES = {
     "distilbert": Family(
         model_type="distilbert",
         architectures={
-            "DistilBertModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
-            "DistilBertForMaskedLM": masked_lm(read, MASKED, uses=("fill",)),
+            "DistilBertModel": Architecture(
+                read, encoder_model, base=True, ignored=LARGER, uses=("feature-extraction",)
+            ),
+            "DistilBertForMaskedLM": masked_lm(read, MASKED, uses=("fill-mask",)),
             "DistilBertForSequenceClassification": classifier(
-                read, encoder_classifier, DENSE, None, DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
+                read, encoder_classifier, DENSE, None, DROPOUT, ignored=LARGER, **POOLED, uses=("classification",)
             ),
             "DistilBertForTokenClassification": classifier(
-                read, encoder_classifier, OUTPUT, None, {"dropout": 0.1}, ignored=LARGER, uses=("label",)
+                read, encoder_classifier, OUTPUT, None, {"dropout": 0.1}, ignored=LARGER, uses=("token-classification",)
             ),
             "DistilBertForQuestionAnswering": classifier(
-                read, encoder_span, SPAN, 2, {"qa_dropout": 0.1}, ignored=LARGER, uses=("span",)
+                read, encoder_span, SPAN, 2, {"qa_dropout": 0.1}, ignored=LARGER, uses=("question-answering",)
             ),
             "DistilBertForMultipleChoice": classifier(
-                read, multiple_choice, DENSE, 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
+                read, multiple_choice, DENSE, 1, DROPOUT, ignored=LARGER, **POOLED, uses=("multiple-choice",)
             ),
         },
         table=TABLE,

@@ -80,20 +80,22 @@ FAMILIES = {
     "electra": Family(
         model_type="electra",
         architectures={
-            "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
+            "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("feature-extraction",)),
             "ElectraForPreTraining": Architecture(
-                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("discriminate",)
+                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("replaced-token-detection",)
             ),
-            "ElectraForMaskedLM": masked_lm(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
+            "ElectraForMaskedLM": masked_lm(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill-mask",)),
             "ElectraForSequenceClassification": classifier(
                 read, encoder_classifier, SEQUENCE, None, bert.DROPOUT, ignored=LARGER, dropout_first=True,
-                pool="first", dense="gelu", uses=("classify",),
+                pool="first", dense="gelu", uses=("classification",),
             ),
             "ElectraForTokenClassification": classifier(
-                read, encoder_classifier, OUTPUT, None, bert.DROPOUT, ignored=LARGER, uses=("label",)
+                read, encoder_classifier, OUTPUT, None, bert.DROPOUT, ignored=LARGER, uses=("token-classification",)
             ),
-            "ElectraForQuestionAnswering": classifier(read, encoder_span, SPAN, 2, ignored=LARGER, uses=("span",)),
-            "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE, uses=("choose",)),
+            "ElectraForQuestionAnswering": classifier(read, encoder_span, SPAN, 2, ignored=LARGER,
+                uses=("question-answering",)),
+            "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE,
+                uses=("multiple-choice",)),
         },
         table=(*bert.TABLE, *linear("embedding.project", "embeddings_project")),
         write=CONFIG.write,

@@ -101,10 +101,11 @@ FAMILIES = {
         model_type="git",
         architectures={
             "GitForCausalLM": Architecture(
-                read, prefixed_lm, OUTPUT, uses=("continue",), inputs=SEEN, **WRITTEN
+                read, prefixed_lm, OUTPUT, uses=("text-generation",), inputs=SEEN, **WRITTEN
             ),
             "GitModel": Architecture(
-                _headless, prefixed_model, base=True, ignored=(r"^output\.",), uses=("embed",), inputs=SEEN, **WRITTEN
+                _headless, prefixed_model, base=True, ignored=(r"^output\.",),
+                uses=("feature-extraction",), inputs=SEEN, **WRITTEN
             ),
         },
         table=TABLE, write=write, prefix="git.", ignored=BUFFERS,
@@ -114,7 +115,7 @@ FAMILIES = {
         model_type="git_vision_model",
         architectures={
             "GitVisionModel": Architecture(
-                IMAGE_CONFIG.read, _encoder, uses=("embed",), inputs=IMAGES, **LAYERS
+                IMAGE_CONFIG.read, _encoder, uses=("feature-extraction",), inputs=IMAGES, **LAYERS
             ),
         },
         table=IMAGE_TABLE, write=IMAGE_CONFIG.write, prefix="vision_model.", ignored=BUFFERS,

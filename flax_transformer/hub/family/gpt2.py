@@ -86,16 +86,20 @@ FAMILIES = {
     "gpt2": Family(
         model_type="gpt2",
         architectures={
-            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("continue",)),
-            "GPT2Model": Architecture(read, causal_model, base=True, uses=("embed",)),
+            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("text-generation",)),
+            "GPT2Model": Architecture(read, causal_model, base=True, uses=("feature-extraction",)),
             "GPT2ForSequenceClassification": Architecture(
-                _sequence, causal_classifier, linear("head.output", "score"), at="backbone.", uses=("classify",)
+                _sequence, causal_classifier, linear("head.output", "score"), at="backbone.", uses=("classification",)
             ),
             "GPT2ForTokenClassification": Architecture(
-                _tokens, causal_classifier, linear("head.output", "classifier"), at="backbone.", uses=("label",)
+                _tokens,
+                causal_classifier,
+                linear("head.output", "classifier"),
+                at="backbone.",
+                uses=("token-classification",),
             ),
             "GPT2ForQuestionAnswering": Architecture(
-                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone.", uses=("span",)
+                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone.", uses=("question-answering",)
             ),
         },
         table=TABLE,

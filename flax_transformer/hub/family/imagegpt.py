@@ -45,15 +45,15 @@ FAMILIES = {
         model_type="imagegpt",
         architectures={
             "ImageGPTForCausalImageModeling": Architecture(
-                _writer, causal_lm, embedding("head.token", "lm_head"), uses=("continue",),
+                _writer, causal_lm, embedding("head.token", "lm_head"), uses=("text-generation",),
                 inputs=COLOURS,
             ),
             "ImageGPTModel": Architecture(
-                read, causal_model, base=True, ignored=(r"^lm_head\.",), uses=("embed",), inputs=COLOURS
+                read, causal_model, base=True, ignored=(r"^lm_head\.",), uses=("feature-extraction",), inputs=COLOURS
             ),
             "ImageGPTForImageClassification": Architecture(
                 _classifier, mean_classifier, linear("head.output", "score"), at="backbone.",
-                ignored=(r"^lm_head\.",), uses=("classify",), inputs=COLOURS,
+                ignored=(r"^lm_head\.",), uses=("classification",), inputs=COLOURS,
             ),
         },
         table=gpt2.TABLE,

@@ -170,18 +170,20 @@ def decoder_family(model_type: str, name: str, span_prefix: str, config: ConfigT
     return Family(
         model_type=model_type,
         architectures={
-            f"{name}ForCausalLM": Architecture(read, causal_lm, embedding("head.token", "lm_head"), uses=("continue",)),
+            f"{name}ForCausalLM": Architecture(
+                read, causal_lm, embedding("head.token", "lm_head"), uses=("text-generation",)
+            ),
             f"{name}Model": Architecture(
-                partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("embed",)
+                partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("feature-extraction",)
             ),
             f"{name}ForSequenceClassification": Architecture(
-                last, causal_classifier, score, **above, uses=("classify",)
+                last, causal_classifier, score, **above, uses=("classification",)
             ),
             f"{name}ForTokenClassification": Architecture(
-                partial(_tokens, read), causal_classifier, score, **above, uses=("label",)
+                partial(_tokens, read), causal_classifier, score, **above, uses=("token-classification",)
             ),
             f"{name}ForQuestionAnswering": Architecture(
-                span, causal_span, ends, prefix=span_prefix, **above, uses=("span",)
+                span, causal_span, ends, prefix=span_prefix, **above, uses=("question-answering",)
             ),
         },
         table=table,

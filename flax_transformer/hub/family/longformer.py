@@ -154,26 +154,29 @@ ARCHITECTURES = {
     "Model": _long(
         classifier(
             read, roberta._counted(pooled_encoder), linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER,
-            **POOLED, uses=("embed",),
+            **POOLED, uses=("feature-extraction",),
         )
     ),
     "ForMaskedLM": _long(
-        masked_lm(read, roberta.MASKED, roberta._counted(encoder_lm), ignored=UNREAD, activation="gelu", uses=("fill",))
+        masked_lm(read, roberta.MASKED, roberta._counted(encoder_lm), ignored=UNREAD, activation="gelu",
+            uses=("fill-mask",))
     ),
     "ForSequenceClassification": _long(
         classifier(
             _leading, roberta._counted(encoder_classifier), roberta.SEQUENCE, None, DROPOUT, ignored=LARGER,
-            dropout_first=True, **POOLED, uses=("classify",),
+            dropout_first=True, **POOLED, uses=("classification",),
         )
     ),
     "ForTokenClassification": _long(
         classifier(
-            read, roberta._counted(encoder_classifier), roberta.OUTPUT, None, DROPOUT, ignored=LARGER, uses=("label",)
+            read, roberta._counted(encoder_classifier), roberta.OUTPUT, None, DROPOUT, ignored=LARGER,
+            uses=("token-classification",)
         )
     ),
     "ForQuestionAnswering": _long(
         classifier(
-            read, roberta._counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+            read, roberta._counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER,
+            uses=("question-answering",)
         ),
         _beside_marks(before=True),
     ),
@@ -181,7 +184,7 @@ ARCHITECTURES = {
         replace(
             classifier(
                 read, roberta._counted(multiple_choice), CHOICES, 1, DROPOUT, ignored=LARGER, **POOLED,
-                uses=("choose",),
+                uses=("multiple-choice",),
             ),
             inputs=TYPES_FIRST,
         ),

@@ -181,14 +181,16 @@ FAMILIES = {
         architectures={
             "LxmertModel": Architecture(
                 _pooling, pooled, linear("head.dense", "pooler.dense"), at="backbone.", base=True,
-                ignored=(*HEADS, r"^answer_head\."), uses=("embed",), **BOTH,
+                ignored=(*HEADS, r"^answer_head\."), uses=("feature-extraction",), **BOTH,
             ),
             "LxmertForPreTraining": Architecture(
-                _pretraining, pretrained, PRETRAINED, _counts, at="encoder.", uses=("fill", "follow"), **BOTH
+                _pretraining, pretrained, PRETRAINED, _counts, at="encoder.",
+                uses=("fill-mask", "next-sentence-prediction"), **BOTH
             ),
             "LxmertForQuestionAnswering": Architecture(
                 _answering, answered, (*linear("head.pooler.dense", POOLER), *scores("head.scores")),
-                lambda config: {"num_qa_labels": config.head.classes}, at="backbone.", ignored=HEADS, uses=("ask",),
+                lambda config: {"num_qa_labels": config.head.classes}, at="backbone.", ignored=HEADS,
+                uses=("visual-question-answering",),
                 **BOTH,
             ),
         },

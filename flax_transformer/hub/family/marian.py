@@ -84,9 +84,14 @@ FAMILIES = {
     "marian": Family(
         model_type="marian",
         architectures={
-            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("respond",)),
+            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("text2text-generation",)),
             "MarianModel": Architecture(
-                _model, seq2seq_model, base=True, ignored=("^final_logits_bias$",), inputs=TEXT_TO_TEXT, uses=("embed",)
+                _model,
+                seq2seq_model,
+                base=True,
+                ignored=("^final_logits_bias$",),
+                inputs=TEXT_TO_TEXT,
+                uses=("feature-extraction",),
             ),
         },
         table=(*embedding("embedding.token", "shared"), *SIDES),

@@ -56,7 +56,9 @@ TABLE = (
     *norm("trunk.norm", "norm"),
 )
 
-CLASSIFIER = classifier(CONFIG.read, image_classifier, linear("head.output", "head"), pool="mean", uses=("classify",))
+CLASSIFIER = classifier(
+    CONFIG.read, image_classifier, linear("head.output", "head"), pool="mean", uses=("classification",)
+)
 
 FAMILIES = {
     "mixer": Family(

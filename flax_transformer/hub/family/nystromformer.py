@@ -68,19 +68,19 @@ CHOICES = (*linear("head.dense", "pre_classifier"), *bert.OUTPUT)
 LARGER = (r"^cls\.",)
 
 ARCHITECTURES = {
-    "Model": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
-    "ForMaskedLM": masked_lm(read, bert.MASKED, ignored=(r"^cls\.predictions\.bias$",), uses=("fill",)),
+    "Model": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("feature-extraction",)),
+    "ForMaskedLM": masked_lm(read, bert.MASKED, ignored=(r"^cls\.predictions\.bias$",), uses=("fill-mask",)),
     "ForSequenceClassification": Architecture(
-        _sequence, encoder_classifier, roberta.SEQUENCE, at="backbone.", ignored=LARGER, uses=("classify",)
+        _sequence, encoder_classifier, roberta.SEQUENCE, at="backbone.", ignored=LARGER, uses=("classification",)
     ),
     "ForTokenClassification": classifier(
-        read, encoder_classifier, bert.OUTPUT, None, DROPOUT, ignored=LARGER, uses=("label",)
+        read, encoder_classifier, bert.OUTPUT, None, DROPOUT, ignored=LARGER, uses=("token-classification",)
     ),
     "ForQuestionAnswering": classifier(
-        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("question-answering",)
     ),
     "ForMultipleChoice": classifier(
-        read, multiple_choice, CHOICES, 1, ignored=LARGER, pool="first", dense="relu", uses=("choose",)
+        read, multiple_choice, CHOICES, 1, ignored=LARGER, pool="first", dense="relu", uses=("multiple-choice",)
     ),
 }
 

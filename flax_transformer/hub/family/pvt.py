@@ -122,10 +122,11 @@ FAMILIES = {
         model_type="pvt",
         architectures={
             "PvtModel": Architecture(
-                read, states, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=IMAGES, **LAYERS
+                read, states, base=True, ignored=(r"^classifier\.",),
+                uses=("feature-extraction",), inputs=IMAGES, **LAYERS
             ),
             "PvtForImageClassification": Architecture(
-                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=IMAGES,
+                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classification",), inputs=IMAGES,
                 **LAYERS,
             ),
         },

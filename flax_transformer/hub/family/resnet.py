@@ -70,10 +70,11 @@ FAMILIES = {
         model_type="resnet",
         architectures={
             "ResNetModel": of_maps(
-                Architecture(CONFIG.read, pooled_map, base=True, ignored=(r"^classifier\.",), uses=("embed",))
+                Architecture(CONFIG.read, pooled_map, base=True, ignored=(r"^classifier\.",),
+                    uses=("feature-extraction",))
             ),
             "ResNetForImageClassification": of_maps(
-                classifier(CONFIG.read, map_classifier, OUTPUT, pool="mean", uses=("classify",))
+                classifier(CONFIG.read, map_classifier, OUTPUT, pool="mean", uses=("classification",))
             ),
         },
         table=table(counted=True),

@@ -94,23 +94,25 @@ UNREAD = (r"^lm_head\.bias$", r"^(roberta\.)?pooler\.")
 ARCHITECTURES = {
     "Model": classifier(
         read, _counted(pooled_encoder), linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
-        uses=("embed",),
+        uses=("feature-extraction",),
     ),
-    "ForMaskedLM": masked_lm(read, MASKED, _counted(encoder_lm), ignored=UNREAD, activation="gelu", uses=("fill",)),
+    "ForMaskedLM": masked_lm(read, MASKED, _counted(encoder_lm), ignored=UNREAD, activation="gelu",
+        uses=("fill-mask",)),
     "ForSequenceClassification": classifier(
         read, _counted(encoder_classifier), SEQUENCE, None, DROPOUT, ignored=LARGER, dropout_first=True, **POOLED,
-        uses=("classify",),
+        uses=("classification",),
     ),
     "ForTokenClassification": classifier(
-        read, _counted(encoder_classifier), OUTPUT, None, DROPOUT, ignored=LARGER, uses=("label",)
+        read, _counted(encoder_classifier), OUTPUT, None, DROPOUT, ignored=LARGER, uses=("token-classification",)
     ),
     "ForQuestionAnswering": classifier(
-        read, _counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+        read, _counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER,
+        uses=("question-answering",)
     ),
     "ForMultipleChoice": replace(
         classifier(
             read, _counted(multiple_choice), CHOICES, 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED,
-            uses=("choose",),
+            uses=("multiple-choice",),
         ),
         inputs=TYPES_FIRST,
     ),

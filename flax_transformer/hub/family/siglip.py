@@ -98,7 +98,7 @@ PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
 
 def _alone(side: str, config: ConfigTable, table: tuple[TensorRow, ...], call: Tower, inputs: Signature) -> Family:
     """Register a tower by itself."""
-    tower = Architecture(config.read, call, base=True, uses=("match",), inputs=inputs, **ALONE)
+    tower = Architecture(config.read, call, base=True, uses=("retrieval",), inputs=inputs, **ALONE)
     name = side.lower()
     return Family(
         model_type=f"siglip_{name}_model", architectures={f"Siglip{side}Model": tower}, table=table, write=config.write,
@@ -111,10 +111,10 @@ FAMILIES = {
         model_type="siglip",
         architectures={
             "SiglipModel": Architecture(
-                read, partial(two_towers, texts=last_tower), uses=("match",), inputs=PADDED_TOWERS, **TOWER_LAYERS
+                read, partial(two_towers, texts=last_tower), uses=("retrieval",), inputs=PADDED_TOWERS, **TOWER_LAYERS
             ),
             "SiglipForImageClassification": Architecture(
-                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classification",),
                 inputs=IMAGES, **ALONE,
             ),
         },

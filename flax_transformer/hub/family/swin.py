@@ -151,14 +151,15 @@ FAMILIES = {
         model_type="swin",
         architectures={
             "SwinModel": Architecture(
-                read, averaged, base=True, ignored=LARGER, uses=("embed",), inputs=IMAGES, **LAYERS
+                read, averaged, base=True, ignored=LARGER, uses=("feature-extraction",), inputs=IMAGES, **LAYERS
             ),
             "SwinForImageClassification": Architecture(
-                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", ignored=LARGER, uses=("classify",),
+                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", ignored=LARGER,
+                uses=("classification",),
                 inputs=IMAGES, **LAYERS,
             ),
             "SwinForMaskedImageModeling": Architecture(
-                _restoring, image_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill",),
+                _restoring, image_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill-mask",),
                 inputs=MASKABLE, **LAYERS,
             ),
         },

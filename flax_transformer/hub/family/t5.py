@@ -220,18 +220,20 @@ def _classifier(
 BOTH = {"inputs": TEXT_TO_TEXT}
 LAST = {"pool": "last", "dense": "tanh", "dropout_first": True}
 ARCHITECTURES = {
-    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, **BOTH, uses=("respond",)),
-    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, **BOTH, uses=("embed",)),
-    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("embed",)),
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, **BOTH,
+        uses=("text2text-generation",)),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, **BOTH, uses=("feature-extraction",)),
+    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("feature-extraction",)),
     "ForSequenceClassification": _classifier(
-        _model, seq2seq_classifier, CLASSES, LAST, check=check_ends, ignored=HEAD, **BOTH, uses=("classify",)
+        _model, seq2seq_classifier, CLASSES, LAST, check=check_ends, ignored=HEAD, **BOTH, uses=("classification",)
     ),
     "ForQuestionAnswering": _classifier(
         _model, seq2seq_span, linear("head.output", "qa_outputs"), {"outputs": 2}, base=True, ignored=HEAD, **BOTH,
-        uses=("span",),
+        uses=("question-answering",),
     ),
     "ForTokenClassification": _classifier(
-        read_encoder, encoder_classifier, linear("head.output", "classifier"), {}, ignored=DECODER, uses=("label",)
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), {}, ignored=DECODER,
+        uses=("token-classification",)
     ),
 }  # fmt: skip
 FAMILIES = {

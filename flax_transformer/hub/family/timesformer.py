@@ -91,11 +91,11 @@ FAMILIES = {
         model_type="timesformer",
         architectures={
             "TimesformerModel": Architecture(
-                read, by_frame, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=VIDEOS,
+                read, by_frame, base=True, ignored=(r"^classifier\.",), uses=("feature-extraction",), inputs=VIDEOS,
                 marks=LAYERS["marks"], layers=frame_layers,
             ),
             "TimesformerForVideoClassification": Architecture(
-                _classifying, frame_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=VIDEOS,
+                _classifying, frame_classifier, vit.CLASSIFIER, at="backbone.", uses=("classification",), inputs=VIDEOS,
                 marks=LAYERS["marks"], layers=frame_layers,
             ),
         },

@@ -124,15 +124,15 @@ FAMILIES = {
         model_type="videomae",
         architectures={
             "VideoMAEModel": Architecture(
-                read, encoded_video, base=True, ignored=LARGER, uses=("embed",), inputs=MASKABLE_VIDEOS,
+                read, encoded_video, base=True, ignored=LARGER, uses=("feature-extraction",), inputs=MASKABLE_VIDEOS,
                 check=_check_mask, prepare=keep_patches, **LAYERS,
             ),
             "VideoMAEForVideoClassification": Architecture(
                 _classifying, video_classifier, (*norm("head.norm", "fc_norm"), *vit.CLASSIFIER), at="backbone.",
-                ignored=LARGER[:3], uses=("classify",), inputs=VIDEOS, **LAYERS,
+                ignored=LARGER[:3], uses=("classification",), inputs=VIDEOS, **LAYERS,
             ),
             "VideoMAEForPreTraining": Architecture(
-                _whole, restored_video, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill",),
+                _whole, restored_video, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill-mask",),
                 inputs=MASKED_VIDEOS, check=_check_mask, prepare=keep_patches, marks=LAYERS["marks"],
                 layers=encoder_layers,
             ),

@@ -189,27 +189,28 @@ FAMILIES = {
             "ViltModel": Architecture(
                 partial(vit.pooled, read), pooled, linear("head.dense", "pooler.dense"),
                 lambda config: {"has_pooler": False} if config.head.dense is None else {}, base=True, ignored=HEADS,
-                uses=("embed",), **BOTH,
+                uses=("feature-extraction",), **BOTH,
             ),
             "ViltForMaskedLM": _given(masked_lm(read, MASKED, guessing, ignored=(OTHERS, UNPOOLED))),
             "ViltForQuestionAnswering": Architecture(
-                answered, classified, scores("vilt.pooler.dense", "classifier"), ignored=HEADS, uses=("ask",), **BOTH
+                answered, classified, scores("vilt.pooler.dense", "classifier"), ignored=HEADS,
+                uses=("visual-question-answering",), **BOTH
             ),
             "ViltForImageAndTextRetrieval": _given(
                 classifier(
                     read, classified, (*POOLER, *linear("head.output", "rank_output")), 1, ignored=HEADS,
-                    uses=("compare",), **FIRST,
+                    uses=("visual-reasoning",), **FIRST,
                 )
             ),
             "ViltForImagesAndTextClassification": Architecture(
                 compared, classified, scores("vilt.pooler.dense", "classifier"),
-                lambda config: {"num_images": config.head.images}, ignored=HEADS, uses=("compare",),
+                lambda config: {"num_images": config.head.images}, ignored=HEADS, uses=("visual-reasoning",),
                 **{**BOTH, "inputs": SEVERAL},
             ),
             "ViltForTokenClassification": _given(
                 classifier(
                     read, labelled, linear("head.output", "classifier"), dropout=DROPOUT, ignored=(*HEADS, UNPOOLED),
-                    uses=("label",),
+                    uses=("token-classification",),
                 )
             ),
         },

@@ -40,9 +40,9 @@ def _encoders() -> dict[str, tuple[Family, Architecture]]:
     found = {}
     for kind, family in families().items():
         able = [each for each in family.architectures.values() if each.inputs.needs == IMAGES.needs]
-        able = [each for each in able if {"embed", "classify"} & set(each.uses)]
+        able = [each for each in able if {"feature-extraction", "classification"} & set(each.uses)]
         if able and family.composed is None:
-            found[kind] = family, next((each for each in able if "embed" in each.uses), able[0])
+            found[kind] = family, next((each for each in able if "feature-extraction" in each.uses), able[0])
     return found
 
 
@@ -135,7 +135,7 @@ FAMILIES = {
                 read,
                 image_to_text,
                 base=True,
-                uses=("respond",),
+                uses=("text2text-generation",),
                 inputs=IMAGES_TO_TEXT,
                 ignored=(r"^encoder\.pooler\.", r"^encoder\.embeddings\.mask_token$"),
             )

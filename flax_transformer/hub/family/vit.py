@@ -139,15 +139,15 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
     return {
         f"{kind}Model": Architecture(
             partial(pooled, read), pooled_image, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,
-            uses=("embed",), inputs=IMAGES, **LAYERS,
+            uses=("feature-extraction",), inputs=IMAGES, **LAYERS,
         ),
         f"{kind}ForImageClassification": Architecture(
             partial(classifying, read), image_classifier, CLASSIFIER, at="backbone.", ignored=LARGER,
-            uses=("classify",), inputs=IMAGES, **LAYERS,
+            uses=("classification",), inputs=IMAGES, **LAYERS,
         ),
         f"{kind}ForMaskedImageModeling": Architecture(
             partial(restoring, read), image_restorer, PIXELS, lambda config: {"encoder_stride": config.stride},
-            at="backbone.", ignored=LARGER[1:3], uses=("fill",), inputs=MASKABLE, **LAYERS,
+            at="backbone.", ignored=LARGER[1:3], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
         ),
     }  # fmt: skip
 

@@ -46,11 +46,12 @@ FAMILIES = {
         model_type="vit_mae",
         architectures={
             "ViTMAEModel": Architecture(
-                read, autoencoder_model, base=True, ignored=(r"^decoder\.",), uses=("embed",), inputs=ENCODER, **LAYERS
+                read, autoencoder_model, base=True, ignored=(r"^decoder\.",),
+                uses=("feature-extraction",), inputs=ENCODER, **LAYERS
             ),
             "ViTMAEForPreTraining": Architecture(
                 _whole, autoencoder, HEAD, lambda config: DECODER.write(config.decoder), at="encoder.",
-                uses=("fill",), inputs=ENCODER, marks=LAYERS["marks"], layers=encoder_layers,
+                uses=("fill-mask",), inputs=ENCODER, marks=LAYERS["marks"], layers=encoder_layers,
             ),
         },
         table=(*vit.EMBEDDINGS, *vit.blocks("trunk.blocks", "encoder.layer"), *norm("trunk.norm", "layernorm")),

@@ -72,11 +72,12 @@ FAMILIES = {
         architectures={
             "VivitModel": Architecture(
                 partial(vit.pooled, read), pooled_video, vit.POOLER, vit.write_pooler, at="backbone.", base=True,
-                ignored=(r"^(vivit\.)?pooler\.", r"^classifier\."), uses=("embed",), inputs=VIDEOS, **LAYERS,
+                ignored=(r"^(vivit\.)?pooler\.", r"^classifier\."),
+                uses=("feature-extraction",), inputs=VIDEOS, **LAYERS,
             ),
             "VivitForVideoClassification": Architecture(
                 partial(vit.classifying, read), video_classifier, vit.CLASSIFIER, at="backbone.",
-                ignored=(r"^(vivit\.)?pooler\.",), uses=("classify",), inputs=VIDEOS, **LAYERS,
+                ignored=(r"^(vivit\.)?pooler\.",), uses=("classification",), inputs=VIDEOS, **LAYERS,
             ),
         },
         table=TABLE,

@@ -125,15 +125,17 @@ FAMILIES = {
         architectures={
             "Wav2Vec2Model": Architecture(
                 read, samples_model, base=True,
-                ignored=(r"^(lm_head|projector|classifier)\.", PRETRAINING), uses=("embed",), **SHARED,
+                ignored=(r"^(lm_head|projector|classifier)\.", PRETRAINING), uses=("feature-extraction",), **SHARED,
             ),
             "Wav2Vec2ForCTC": Architecture(
-                _ctc, samples_ctc, linear("head.output", "lm_head"), _said, at="backbone.", uses=("transcribe",),
+                _ctc, samples_ctc, linear("head.output", "lm_head"), _said, at="backbone.",
+                uses=("automatic-speech-recognition",),
                 ignored=(PRETRAINING,), **SHARED,
             ),
             "Wav2Vec2ForSequenceClassification": Architecture(
                 _classifier, samples_classifier, HEAD,
-                lambda config: {"classifier_proj_size": config.head.dense_width}, at="backbone.", uses=("classify",),
+                lambda config: {"classifier_proj_size": config.head.dense_width}, at="backbone.",
+                uses=("classification",),
                 ignored=(r"^lm_head\.", PRETRAINING), **SHARED,
             ),
         },

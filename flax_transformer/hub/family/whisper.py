@@ -99,11 +99,12 @@ FAMILIES = {
     "whisper": Family(
         model_type="whisper",
         architectures={
-            "WhisperForConditionalGeneration": Architecture(read, seq2seq_lm, uses=("respond",), **BOTH_SIDES),
-            "WhisperModel": Architecture(read, seq2seq_model, base=True, uses=("embed",), **BOTH_SIDES),
+            "WhisperForConditionalGeneration": Architecture(read, seq2seq_lm,
+                uses=("text2text-generation",), **BOTH_SIDES),
+            "WhisperModel": Architecture(read, seq2seq_model, base=True, uses=("feature-extraction",), **BOTH_SIDES),
             "WhisperForAudioClassification": Architecture(
                 _classifier, audio_classifier, HEAD, lambda config: {"classifier_proj_size": config.head.dense_width},
-                at="backbone.", base=True, ignored=(r"^(model\.)?decoder\.", r"^proj_out\."), uses=("classify",),
+                at="backbone.", base=True, ignored=(r"^(model\.)?decoder\.", r"^proj_out\."), uses=("classification",),
                 inputs=AUDIO, check=check_frames,
             ),
         },

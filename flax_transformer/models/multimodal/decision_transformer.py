@@ -79,7 +79,7 @@ class DecisionTransformer(Module):
         "returns", "states", "actions", "time", "position", "norm", Part("trunk"), "action", "state", "left",
     )  # fmt: skip
 
-    use = "act"
+    use = "reinforcement-learning"
 
     @classmethod
     def example_batch(cls, config: DecisionConfig, rows: int, length: int | None = None) -> dict[str, Any]:

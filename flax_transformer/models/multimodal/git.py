@@ -60,7 +60,7 @@ class Prefixed(Module):
 
     layer_order = (Part("vision"), "frames", "project", "norm", Part("text"))
 
-    use = "continue"
+    use = "text-generation"
 
     @classmethod
     def example_batch(cls, config: PrefixedConfig, rows: int, length: int | None = None) -> dict[str, Any]:

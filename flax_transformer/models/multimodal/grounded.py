@@ -60,7 +60,7 @@ class Grounded(Module):
 
     layer_order = (Part("vision"), Part("text"))
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: GroundedConfig, rows: int, length: int | None = None) -> dict[str, Any]:

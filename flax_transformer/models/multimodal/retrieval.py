@@ -59,7 +59,7 @@ class Retrieval(Matcher):
 
     layer_order = (Part("encoder"), "text_head", "vision_head", "match_head")
 
-    use = "match"
+    use = "retrieval"
 
     @classmethod
     def example_batch(cls, config: RetrievalConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Siamese(Matcher):
 
     layer_order = (Part("tower"), "log_scale", "bias")
 
-    use = "match"
+    use = "retrieval"
 
     @classmethod
     def example_batch(cls, config: SiameseConfig, rows: int, length: int | None = None) -> dict[str, Any]:

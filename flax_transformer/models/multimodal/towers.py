@@ -97,7 +97,7 @@ class TwoTowers(Matcher):
 
     layer_order = (Part("text", "vision"), "log_scale", "bias")
 
-    use = "match"
+    use = "retrieval"
 
     @classmethod
     def example_batch(cls, config: TwoTowersConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class TranscriberConfig(ClassifierConfig):
 class Transcriber(Classifier):
     """A classifier of every position; a text is what is left of its best tokens without repetitions and blanks."""
 
-    use = "transcribe"
+    use = "automatic-speech-recognition"
 
     @classmethod
     def example_batch(cls, config: TranscriberConfig, rows: int, length: int | None = None) -> dict[str, Any]:

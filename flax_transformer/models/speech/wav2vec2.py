@@ -94,7 +94,7 @@ class Wav2Vec2(Module):
 
     layer_order = ("front", "front_norm", "project", "mask_token", "places", "norm", Part("trunk"))
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: Wav2Vec2Config, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class WhisperEncoder(Module):
 
     layer_order = ("front", "positions", Part("trunk"))
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: WhisperEncoderConfig, rows: int, length: int | None = None) -> dict[str, Any]:

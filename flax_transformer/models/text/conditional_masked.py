@@ -54,7 +54,7 @@ class ConditionalMasked(NonAutoregressive):
 
     layer_order = ("length", *NonAutoregressive.layer_order)
 
-    use = "guess"
+    use = "mask-predict"
     front = ("[LENGTH]",)
 
     @classmethod

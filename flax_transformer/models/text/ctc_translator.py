@@ -52,7 +52,7 @@ class CTCTranslator(NonAutoregressive):
 
     layer_order = ("embedding", Part("encoder"), "split", Part("decoder"), "head", "output_bias")
 
-    use = "align"
+    use = "ctc-generation"
 
     @classmethod
     def example_batch(cls, config: CTCTranslatorConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class RecurrentSeq2Seq(Module):
         below, above = (("look",), ()) if self._before else ((), ("look",))
         return "embedding", Part("encoder"), "bridge", *below, "fed", Part("decoder"), *above, "join"
 
-    use = "respond"
+    use = "text2text-generation"
 
     @classmethod
     def example_batch(cls, config: RecurrentSeq2SeqConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class StoryReader(Module):
 
     layer_order = ("embedding", "position", Part("trunk"))
 
-    use = "embed"
+    use = "feature-extraction"
 
     @classmethod
     def example_batch(cls, config: StoryConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Detr(ReadsImages, Module):
         "queries", Part("backbone"), "project", Part("encoder"), Part("decoder"), "norm", "scores", "boxes",
     )  # fmt: skip
 
-    use = "detect"
+    use = "object-detection"
 
     @classmethod
     def example_batch(cls, config: DetrConfig, rows: int, length: int | None = None) -> dict[str, Any]:
