@@ -270,7 +270,7 @@ def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:
 
 
 def _placed(leaf: Any, mesh: Mesh) -> Any:
-    """Say where an argument lies on a mesh: as its sharding says of another, else whole on every device."""
+    """Return where an argument lies on a mesh: as its sharding says of another, else whole on every device."""
     if not hasattr(leaf, "shape"):
         return leaf
     sharding = getattr(leaf, "sharding", None)

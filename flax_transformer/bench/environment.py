@@ -38,7 +38,7 @@ def environment() -> dict[str, Any]:
 
 
 def describe(where: dict[str, Any]) -> str:
-    """Say an environment in one line.
+    """Return an environment in one line.
 
     >>> describe({"devices": 1, "device": "cpu", "cpu": "AMD EPYC", "cores": 2, "jax": "0.10", "date": "2026-01-01"})
     '1 × cpu, AMD EPYC with 2 cores, jax 0.10, 2026-01-01'

@@ -129,7 +129,7 @@ def option_changes(experiment: Experiment, size: Size) -> Iterator[tuple[str, An
 
 
 def _differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Tell in which fields one config differs from another of its kind, at any depth."""
+    """Return in which fields one config differs from another of its kind, at any depth."""
     if isinstance(before, tuple):
         pairs = [(str(index), *both) for index, both in enumerate(zip(before, after, strict=True))]
     else:

@@ -188,7 +188,7 @@ def _open(jaxpr: Any) -> Any:
 
 
 def _nothing(jaxpr: Any) -> list[None]:
-    """Say of every input of a jaxpr that it is not known."""
+    """Mark every input of a jaxpr as unknown."""
     return [None] * len(_open(jaxpr).invars)
 
 
@@ -207,7 +207,7 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 
 def _placed(count: Count, scopes: str) -> Count:
-    """Say of everything within which modules it is, and whether it is computed again."""
+    """Return within which modules everything is, and whether it is computed again."""
     again, module, placed = AGAIN in scopes, module_path(scopes), Counter()
     for kind, value in count.items():
         path = "/".join(filter(None, (module, kind.module)))

@@ -52,7 +52,7 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def out_of_memory_explained(compiled: Any = None) -> Iterator[None]:
-    """Say of a program that runs out of memory within a `with` block which modules hold it at its peak.
+    """Report which modules hold the memory at its peak, of a program that runs out of it within a `with` block.
 
     Args:
       compiled: the program; None while it is being compiled, when only the compiler's own words are told.
@@ -120,7 +120,7 @@ class _Program:
         return made
 
     def ends(self) -> dict[tuple[int, int], int]:
-        """Say when each result of each instruction is used for the last time, under other names too."""
+        """Return when each result of each instruction is used for the last time, under other names too."""
         ends: dict[tuple[int, int], int] = defaultdict(int)
         for number, time in reversed(self.times.items()):
             kind = self.kinds[number]

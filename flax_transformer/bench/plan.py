@@ -276,7 +276,7 @@ def all_reduced(found: CompiledPlan) -> str | None:
 
 
 def _kernels(found: CompiledPlan) -> tuple[str, str]:
-    """Say whether a model's attention is fused, or how many kernels a function has."""
+    """Return whether a model's attention is fused, or how many kernels a function has."""
     known, gpus = found.compiled, found.topology.platform == "cuda"
     if known.parameters is None:
         return "kernels", f"{known.kernels} in Pallas{' or of cuDNN' if gpus else ''}"

@@ -42,7 +42,7 @@ class Record(dict):
         save(self, None if path is None else Path(path))
 
     def compare(self, earlier: Mapping[str, Any] | Path | str) -> str:
-        """Say how this differs from an earlier record, or the file of one, and what is slower beyond the spread.
+        """Return how this differs from an earlier record, or the file of one, and what is slower beyond the spread.
 
         Raises:
           ValueError: for a file that is no record, or one of another target or other shapes.
@@ -128,7 +128,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, st
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Say how two records differ, first of all whether their environments do."""
+    """Return how two records differ, first of all whether their environments do."""
     old, new = before["environment"], after["environment"]
     found = changes(before, after)
     rows = [[f"{program}: {name}", f"{ratio:.2f}×", verdict] for program, name, ratio, verdict in found]

@@ -81,7 +81,7 @@ def make_program(function: Callable, *arguments: Any, advance: Callable[[tuple, 
 
 
 def _returned(traced: Any, count: int) -> dict[int, int]:
-    """Say of every argument that is donated which result takes its place."""
+    """Return, of every argument that is donated, which result takes its place."""
     given, made = traced.args_info[0], traced.out_info
     results = list(made) if isinstance(made, tuple) else [made]
     places: dict[int, int] = {}

@@ -27,7 +27,7 @@ def fold(name: str, known: Sequence[int | None]) -> list[int] | None:
 
 
 def turns(eqn: Any, known: Sequence[int | None]) -> tuple[int | None, bool]:
-    """Say how often a loop turns at the most, None where nothing tells, and whether it turns as often in any case.
+    """Return how often a loop turns at the most, None where nothing tells, and whether it turns as often in any case.
 
     Args:
       eqn: an equation of `while`.
@@ -39,7 +39,7 @@ def turns(eqn: Any, known: Sequence[int | None]) -> tuple[int | None, bool]:
 
 
 def after_loop(eqn: Any, known: Sequence[int | None], number: int | None) -> list[int | None]:
-    """Say what is known of a loop's results, if it ends when its counter does: counters, and what never changes."""
+    """Return what is known of a loop's results, if it ends when its counter does: counters, and what never changes."""
     if number is None:
         return [None] * len(eqn.outvars)
     start = known[_constants(eqn) :]
@@ -71,7 +71,7 @@ def _conjuncts(eqn: Any) -> list[Any]:
 
 
 def _until(eqn: Any, known: Sequence[int | None], test: Any) -> int | None:
-    """Say how often a loop turns until `counter < limit` is false."""
+    """Return how often a loop turns until `counter < limit` is false."""
     if test is None or test.primitive.name not in ("lt", "le"):
         return None
     inputs, first = eqn.params["cond_jaxpr"].jaxpr.invars, eqn.params["cond_nconsts"]
@@ -93,7 +93,7 @@ def _until(eqn: Any, known: Sequence[int | None], test: Any) -> int | None:
 
 
 def _step(eqn: Any, place: int) -> int | None:
-    """Say by how much a carried value grows in a turn; None where it is not by a constant."""
+    """Return by how much a carried value grows in a turn; None where it is not by a constant."""
     jaxpr = eqn.params["body_jaxpr"].jaxpr
     before, after = jaxpr.invars[eqn.params["body_nconsts"] + place], jaxpr.outvars[place]
     if after is before:

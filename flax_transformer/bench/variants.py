@@ -160,7 +160,7 @@ def _measure(name: str, qkv: list[Array], mask: Mask | None, limits: Limits, bef
 
 
 def _growth(name: str, length: int, before: dict[str, Any]) -> float:
-    """Say how many times as long a longer text takes, about."""
+    """Return how many times as long a longer text takes, about."""
     return (length / before["length"]) ** POWERS.get(name, 1)
 
 

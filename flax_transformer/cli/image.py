@@ -26,7 +26,7 @@ def caption(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Say what is on images: a line for each, its file and a tab before it where there are several.
+    """Return what is on images: a line for each, its file and a tab before it where there are several.
 
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.

@@ -13,7 +13,7 @@ SIZE = 2 * 2**30
 
 
 def keep_programs() -> None:
-    """Let JAX keep what it compiles, unless the user has told JAX where to, or the folder cannot be ours alone.
+    """Set JAX's compilation cache, unless the user has told JAX where to, or the folder cannot be ours alone.
 
     Programs are machine code, so nobody else may write there, and processors that differ share none.
     """

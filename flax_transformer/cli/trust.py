@@ -18,7 +18,7 @@ Trust = Annotated[
 
 
 def reads_runs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the option --trust."""
+    """Add the option --trust to a command."""
 
     @functools.wraps(command)
     def run(*arguments: Any, trust: bool = False, **options: Any) -> Any:
@@ -57,7 +57,7 @@ class _Permission:
         return self.answers[request]
 
     def tell(self) -> None:
-        """Say on standard error what a command has done without."""
+        """Write on standard error what a command has done without."""
         for request in (each for each, permitted in self.answers.items() if not permitted):
             print(f"note: {request}: add --trust to permit that; this is done without", file=sys.stderr)
 

@@ -39,7 +39,7 @@ class Examples:
 
 
 def shuffled(items: Sequence[Any], *transforms: Transform, seed: int) -> Examples:
-    """Give all items in random order, epoch after epoch, through transforms with fresh draws each time.
+    """Return all items in random order, epoch after epoch, through transforms with fresh draws each time.
 
     >>> examples = shuffled(range(3), seed=0)
     >>> sorted(examples[i] for i in range(3)), sorted(examples[i] for i in range(3, 6))

@@ -172,7 +172,7 @@ class NamedFiles:
         return (path,)
 
     def name(self, index: int) -> str:
-        """Say where one comes from."""
+        """Return where one comes from."""
         return str(self.root / self.names[index])
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "NamedFiles":

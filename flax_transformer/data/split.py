@@ -131,7 +131,7 @@ def stratified_subset(
 
 
 def _places(names: Sequence[str], seed: int) -> np.ndarray:
-    """Give each name a number of 64 bits."""
+    """Return a number of 64 bits for each name."""
     return np.array(
         [int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) for name in names], np.uint64
     )

@@ -118,7 +118,7 @@ class ExampleStream(Stream):
         rows: int,
         **options: int,
     ) -> None:
-        """Say what the batches are made of; `options` are those of `Stream`."""
+        """Return what the batches are made of; `options` are those of `Stream`."""
         super().__init__(**options)
         self._examples, self._collate, self._rows = examples, collate, rows
         self.check_rows(self._count)

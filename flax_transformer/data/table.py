@@ -27,7 +27,7 @@ class Source(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """Say where one comes from."""
+        """Return where one comes from."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Source":
@@ -137,7 +137,7 @@ class Gathered(Sequence[Any]):
         return self.source[int(self.of[index])]
 
     def name(self, index: int) -> str:
-        """Say where a value comes from."""
+        """Return where a value comes from."""
         return self.source.name(int(self.of[index]))
 
     @property

@@ -176,7 +176,7 @@ def _continuations(
 
 
 def _ending(state: _State, links: _Links, config: Beam) -> Bool[Array, "B C"]:
-    """Say which continuations end: by a token, at the greatest length, or as they complete a stop sequence."""
+    """Return which continuations end: by a token, at the greatest length, or as they complete a stop sequence."""
     ends = is_end(links.token, config) | (state.t + 1 >= config.last)
     if not config.stop:
         return ends
@@ -212,7 +212,7 @@ def _finish(
 
 
 def _can_improve(score: Float[Array, "B W"], finished: _Finished, bound: Float[Array, ""]) -> Bool[Array, "B 1"]:
-    """Say whether the best running prefix may still beat the worst finished hypothesis."""
+    """Return whether the best running prefix may still beat the worst finished hypothesis."""
     worst = jnp.where(finished.done, finished.score.min(-1, keepdims=True), _WORST)
     return (score[:, :1] / bound > worst).any(-1, keepdims=True)
 

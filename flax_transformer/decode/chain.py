@@ -129,7 +129,7 @@ def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
 
 
 def running(state: State) -> Bool[Array, ""]:
-    """Say whether any row still has tokens to come."""
+    """Return whether any row still has tokens to come."""
     return ~state.done.all()
 
 
@@ -199,7 +199,7 @@ def refuse_nan(decoded: Decoded) -> Decoded:
 
 
 def is_end(tokens: Int[Array, "*B"], config: Greedy) -> Bool[Array, "*B"]:
-    """Say which tokens end a sequence."""
+    """Return which tokens end a sequence."""
     if not config.ends:
         return jnp.zeros(tokens.shape, bool)
     return (tokens[..., None] == jnp.array(config.ends, tokens.dtype)).any(-1)
@@ -208,7 +208,7 @@ def is_end(tokens: Int[Array, "*B"], config: Greedy) -> Bool[Array, "*B"]:
 def ends_with(
     tokens: Int[Array, "R S"], count: int | Int[Array, ""], sequences: tuple[tuple[int, ...], ...]
 ) -> Bool[Array, "R {len(sequences)}"]:
-    """Say of the first `count` tokens of each row which of the sequences they end with.
+    """Return, of the first `count` tokens of each row, which of the sequences they end with.
 
     >>> ends_with(jnp.array([[5, 6, 7, 0], [6, 5, 5, 0]]), 3, ((7,), (6, 7), (5, 5), ())).tolist()
     [[True, True, False, True], [False, False, True, True]]

@@ -283,7 +283,7 @@ def multiple_choice(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields
 
 
 def shifted(inputs: Inputs, fields: Fields) -> Inputs:
-    """Let the decoder read the source, one to the right, where it is given nothing, as BART does to restore a text.
+    """Shift the source to the right as the decoder's input, where none is given, as BART does to restore a text.
 
     Raises:
       ValueError: without `decoder_input_ids`, where config.json has no `decoder_start_token_id` to begin with.
@@ -336,7 +336,7 @@ def seq2seq_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fie
 
 
 def is_end(inputs: Inputs, fields: Fields) -> Bool[Array, "*B T"]:
-    """Say which tokens end a source."""
+    """Return which tokens end a source."""
     return inputs.input_ids == fields.integer("eos_token_id")
 
 
@@ -346,7 +346,7 @@ def count_ends(inputs: Inputs, fields: Fields) -> Int[Array, "*B"]:
 
 
 def all_alike(counts: Int[Array, "*B"]) -> Bool[Array, ""]:
-    """Say whether all rows have as many end tokens, and one at least, without which transformers refuses them."""
+    """Return whether all rows have as many end tokens, and one at least, without which transformers refuses them."""
     return (counts.min() == counts.max()) & (counts.min() > 0)
 
 

@@ -129,7 +129,7 @@ class ConfigTable:
 
 
 def _way(like: Any, ours: tuple[str, ...]) -> FieldMapping:
-    """Tell from the type of our field how theirs is spelled."""
+    """Return how their field is spelled, by the type of ours."""
     *inside, last = _paths(like, ours[0])[0]
     for part in inside:
         like = getattr(like, part)
@@ -174,7 +174,7 @@ def _spelled(config: Any) -> dict[Path, Any]:
 
 
 def _fits(place: str, path: Path) -> bool:
-    """Say whether a path ends as a place does and has its other parts in their order; all of them after a dot."""
+    """Return whether a path ends as a place does and has its other parts in their order; all of them after a dot."""
     if place.startswith("."):
         return path == tuple(place[1:].split("."))
     *inside, last = place.split(".")

@@ -101,7 +101,7 @@ def load_orbax(
 
 
 def _placed(model: Any, mesh: Mesh | None) -> Any:
-    """Say of every parameter of an abstract model where it will be."""
+    """Return where every parameter of an abstract model will be."""
     here = SingleDeviceSharding(jax.devices()[0])
     shardings = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
     place = lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)  # noqa: E731

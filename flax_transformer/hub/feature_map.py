@@ -27,7 +27,7 @@ def stages_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tu
 
 
 def of_maps(architecture: Architecture) -> Architecture:
-    """Let an architecture be given images, and its layers be stages of feature maps."""
+    """Return an architecture that takes images and whose layers are stages of feature maps."""
     return replace(architecture, inputs=IMAGES, layers=stages_of)
 
 

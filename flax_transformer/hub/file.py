@@ -83,7 +83,7 @@ def find_folder(
 
 
 def _download_others(name: str, folder: Path) -> None:
-    """Look at the hub for other weights than safetensors, at the commit that came: Flax's come too.
+    """Search the hub for other weights than safetensors, at the commit that came: Flax's come too.
 
     Raises:
       ValueError: there are only such as can hold code.
@@ -211,7 +211,7 @@ def _files(folder: Path, whole: str, shards: str) -> list[Path]:
 
 
 def _refuse_pickles(where: str, pickles: list[str], folder: Path) -> None:
-    """Say what becomes of a checkpoint that may hold code, and how its own class makes another of it.
+    """Return what becomes of a checkpoint that may hold code, and how its own class makes another of it.
 
     Raises:
       ValueError: there are such files.

@@ -201,7 +201,7 @@ def _grow(before: int, cache: Any, length: int) -> Any:
 
 @partial(jax.jit, static_argnames=("rows", "repeats"))
 def _sequence_keys(key: Keys, *, rows: int, repeats: int) -> Keys:
-    """Give each sequence of each prompt a key of its own, which does not depend on how many there are."""
+    """Derive a key for each sequence of each prompt, which does not depend on how many there are."""
     sequences = partial(row_keys, rows=np.arange(repeats))
     return jax.vmap(sequences)(each_row(key, (rows,))).reshape(-1)
 

@@ -17,7 +17,7 @@ POOLER = re.compile(r"(^|\.)pooler\.")
 
 
 def settle_pooler(base: str, fields: Fields, names: Collection[str]) -> Fields:
-    """Say whether a model alone has a pooler, which only the names of the tensors tell, as a `Family` is `settled`.
+    """Return whether a model alone has a pooler, which only the names of the tensors tell, as a `Family` is `settled`.
 
     With `add_pooling_layer=False` transformers makes one without, of which config.json says nothing. `has_pooler` is a
     field of ours: one called as that option is would keep transformers from taking it.

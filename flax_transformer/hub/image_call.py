@@ -88,7 +88,7 @@ def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fiel
 
 
 def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give back the pixels of all patches, as ViTMAEForPreTraining does."""
+    """Reconstruct the pixels of all patches, as ViTMAEForPreTraining does."""
     keys = split_keys(key)
     found = model.encode(images_of(inputs), inputs.noise, key=keys[0])
     return ModelOutput(

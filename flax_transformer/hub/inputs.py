@@ -142,7 +142,7 @@ class Signature:
         return {**named, **others}
 
     def takes_alone(self, name: str) -> bool:
-        """Say whether one input will do."""
+        """Return whether one input will do."""
         return self.needs == (name,) or (self.either and name in self.needs)
 
     def check(self, model: str, given: Collection[str]) -> None:

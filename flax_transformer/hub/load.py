@@ -199,7 +199,7 @@ def _listed(differences: list[str]) -> str:
 
 @contextlib.contextmanager
 def _named(file: Path) -> Iterator[None]:
-    """Say which file is refused."""
+    """Return which file is refused."""
     try:
         yield
     except ValueError as error:
@@ -238,7 +238,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
 
 
 def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any = None, **fields: Any) -> Pretrained:
-    """Give a model made here its place among the checkpoints, to call, generate with and `save`.
+    """Wrap a model made here as a checkpoint, to call, generate with and `save`.
 
     Args:
       model: of this package; its config must be one that the architecture can have.

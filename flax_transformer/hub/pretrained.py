@@ -68,7 +68,7 @@ class Pretrained:
     layer_order = (Part("model"),)
 
     def __repr__(self) -> str:
-        """Say what it is in a few lines; `print(pretrained.model)` says all."""
+        """Return what it is in a few lines; `print(pretrained.model)` says all."""
         leaves = jax.tree.leaves(self.model)
         kinds = dict.fromkeys(str(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype"))
         count = sum(getattr(leaf, "size", 1) for leaf in leaves)

@@ -46,7 +46,7 @@ def register(families: Mapping[str, Family]) -> None:
 
 
 def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
-    """Look up what a config.json asks for.
+    """Find what a config.json asks for.
 
     Raises:
       ValueError: a model type or an architecture that is not supported; the message lists those that are.
@@ -76,7 +76,7 @@ def find_use(model_type: str, *uses: str) -> str:
 
 
 def read_as(config: Fields, architecture: str) -> Fields:
-    """Say that a checkpoint is read as another architecture, of its own family or of that one's kin."""
+    """Read a checkpoint as another architecture, of its own family or of that one's kin."""
     kind = config.get("model_type")
     kin = families()[kind].kin if isinstance(kind, str) and kind in families() else ""
     other = {"model_type": kin} if kin and architecture in families()[kin].architectures else {}

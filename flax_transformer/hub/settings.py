@@ -203,7 +203,7 @@ def read_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_nothing(name: str, value: Any) -> bool:
-    """Say whether a word that is no setting asks for what is done anyway."""
+    """Return whether a word that is no setting asks for what is done anyway."""
     return value is None or value is False or value == UNSUPPORTED.get(name, ()) or name in KEPT
 
 

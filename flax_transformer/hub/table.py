@@ -146,7 +146,7 @@ class TensorRow:
         return replace(self, ours=moved, theirs=theirs + self.theirs, given=given, unless=unless, counter=counter)
 
     def holds(self, paths: Collection[str]) -> bool:
-        """Say whether a model with parameters of these paths has what the row names."""
+        """Return whether a model with parameters of these paths has what the row names."""
         return {self.ours[0], self.given or self.ours[0]} <= set(paths) and self.unless not in paths
 
 
@@ -219,5 +219,5 @@ def under(table: Table, ours: str, theirs: str) -> Table:
 
 
 def as_decoder(table: Table) -> Table:
-    """Let what is a trunk's be the decoder's of a `Seq2Seq`."""
+    """Map the rows of a trunk to the decoder of a `Seq2Seq`."""
     return tuple(replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours)) for row in table)

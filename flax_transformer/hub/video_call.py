@@ -97,7 +97,7 @@ def encoded_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
 
 
 def restored_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give back the pixels of masked tubelets, as VideoMAEForPreTraining does."""
+    """Reconstruct the pixels of masked tubelets, as VideoMAEForPreTraining does."""
     keys, visible = split_keys(key), inputs.kept_patches
     masked = jnp.argsort(inputs.bool_masked_pos != 0, axis=-1, stable=True)[:, visible.shape[-1] :]
     states = model.encoder.encode(videos(inputs), visible, key=keys[0])

@@ -195,7 +195,7 @@ def _gather(read: Callable[[str], list[np.ndarray]], entry: Entry, wanted: list[
 
 
 def _is_host(place: Any) -> bool:
-    """Say whether the parameter will stay where it is gathered."""
+    """Return whether the parameter will stay where it is gathered."""
     return len(place.device_set) == 1 and next(iter(place.device_set)).platform == "cpu"
 
 

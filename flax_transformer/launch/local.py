@@ -47,7 +47,7 @@ class Local:
 
 
 def variables(local: Local, port: int) -> list[dict[str, str]]:
-    """Give each process the environment variables that tell it about the others."""
+    """Return the environment variables of each process, which name the others."""
     from flax_transformer.parallel.multihost import VARIABLES  # here, because JAX comes with it
 
     shared = {VARIABLES["coordinator"]: f"127.0.0.1:{port}", VARIABLES["processes"]: str(local.processes)}

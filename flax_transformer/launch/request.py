@@ -75,7 +75,7 @@ class LaunchRequest:
 
 
 def check_name(name: str) -> str:
-    """Give back a name that clouds accept.
+    """Return a name that clouds accept.
 
     Raises:
       ValueError: when they do not.

@@ -100,7 +100,7 @@ def _say(text: str) -> None:
 
 
 def _state(plan: LaunchPlan) -> str:
-    """Ask for the state: a word, or nothing where there is no such thing.
+    """Query the state: a word, or nothing where there is no such thing.
 
     Raises:
       Unknown: when the tool cannot tell.
@@ -165,7 +165,7 @@ def _run(command: Command) -> int:
 
 
 def _wait(step: LaunchStep, plan: LaunchPlan) -> int:
-    """Ask until one of the words of a step is answered; give 0 for the good one, else `MAKE_WAY` for loss, else 1."""
+    """Poll until a word of a step is answered; return 0 for the good one, else `MAKE_WAY` for loss, else 1."""
     said = None
     while (state := _state(plan)) and state not in step.ends:
         if state != said:
@@ -179,7 +179,7 @@ def _wait(step: LaunchStep, plan: LaunchPlan) -> int:
 
 
 def _raise_if_lost(plan: LaunchPlan, step: LaunchStep, code: int, *, first: bool) -> None:
-    """Tell a loss from a failure of the run.
+    """Return whether it is a loss of the machine, or a failure of the run.
 
     Machines that cannot be made are a loss where they could be made before: there is no room for them at the moment.
     """

@@ -93,7 +93,7 @@ def _of(objects: Objects, label: int, order: str | None = None) -> Objects:
 
 
 def _match(found: Objects, truth: Objects) -> _Matched:
-    """Let the objects found in an image, all of one class, take those that are there."""
+    """Match the objects found in an image, all of one class, with those that are there."""
     boxes = np.asarray(found["boxes"], np.float64).reshape(-1, 4)
     outside = [[(a < low) | (a > high) for a in (truth["areas"], _area(boxes))] for low, high in AREAS.values()]
     unasked = np.array([beyond | truth["crowd"] for beyond, _ in outside])[:, None]

@@ -103,7 +103,7 @@ class CausalCache:
         return replace(self, layers=each_cache(lambda cache: cache.grow(self.prefix + length), self.layers))
 
     def fork(self, beams: int, length: int) -> "CausalCache":
-        """Let `beams` hypotheses continue every prompt, up to `length` positions in all."""
+        """Prepare for `beams` hypotheses of every prompt, up to `length` positions in all."""
         return replace(self, layers=each_cache(lambda cache: cache.fork(beams, self.prefix + length), self.layers))
 
 
@@ -125,7 +125,7 @@ class Causal(ReadsTokens, Module):
             self.output_bias = nnx.Param(jnp.zeros(count, cfg.embedding.precision.dtypes["param_dtype"]))
 
     def _mask(self, P: int, prefix_lengths: Array | None = None) -> Mask:
-        """Say what is seen after a prefix of P states and of so many tokens, which sees all of itself."""
+        """Return what is seen after a prefix of P states and of so many tokens, which sees all of itself."""
         causal = Mask(causal=True)
         if prefix_lengths is None and not P:
             return causal
@@ -134,7 +134,7 @@ class Causal(ReadsTokens, Module):
         return causal | Mask(lengths=jnp.asarray(P if prefix_lengths is None else P + prefix_lengths))
 
     def _windowed(self, mask: Mask | None) -> Mask | Cycle | None:
-        """Say what blocks may see: of a mask what is in their windows, in turns if these differ."""
+        """Return what blocks may see: of a mask what is in their windows, in turns if these differ."""
         if self.cfg.window is None:
             return mask
         masks = tuple(Mask(window=None if w is None else (w - 1, 0)) & mask for w in self.cfg.windows)
@@ -228,7 +228,7 @@ class Causal(ReadsTokens, Module):
         return hidden if prefix is None else hidden[..., prefix.shape[-2] :, :]
 
     def _rows(self, lengths: Array | None, segments: Array | None, prefix: Array | None = None) -> Mask | None:
-        """Say what rows hide: documents from each other; padding, which nobody sees, only where there are experts."""
+        """Return what rows hide: documents from each other, and padding where there are experts, as nobody sees it."""
         mask = None if segments is None else Mask(segments=(segments, segments))
         if lengths is None or not hasattr(self.cfg.block.feedforward, "experts"):
             return mask
@@ -353,5 +353,5 @@ class Causal(ReadsTokens, Module):
 
 
 def _ends(counts: Int[Array, "B"], padding: Bool[Array, "B P"] | None) -> Int[Array, "B"]:
-    """Say where so many tokens of each prompt end, padding before them included."""
+    """Return where so many tokens of each prompt end, padding before them included."""
     return counts if padding is None else jnp.sum(jnp.cumsum(~padding, axis=-1) <= counts[:, None], axis=-1)

@@ -90,7 +90,7 @@ class Encoder(ReadsTokens, Module):
         return x, {"mask": mask, "positions": positions, "key": keys[1]}
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: those of the input."""
+        """Return which positions of the output are padding: those of the input."""
         return mask
 
     def hidden_states(

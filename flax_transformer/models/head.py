@@ -238,7 +238,7 @@ class Classifier(Module):
         return getattr(self.cfg.head, "pool", None) in POOLED
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say what of the output is padding: as the backbone does."""
+        """Return what of the output is padding: as the backbone does."""
         return self.backbone.memory_mask(mask)
 
     def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"] | Padded:

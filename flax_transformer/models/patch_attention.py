@@ -25,7 +25,7 @@ class Tiles(NamedTuple):
     """Names of what stands at no place of the image."""
 
     def merged(self, rows: int, columns: int, grid: Grid | None = None) -> "Tiles":
-        """Give those that are made of some rows and columns of them each; without a grid of as many as are whole."""
+        """Return those that are made of some rows and columns of them each; without a grid of as many as are whole."""
         grid = Grid(self.grid.rows // rows, self.grid.columns // columns) if grid is None else grid
         return Tiles(grid, (rows * self.size[0], columns * self.size[1]), self.tokens)
 

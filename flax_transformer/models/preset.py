@@ -28,7 +28,7 @@ def presets() -> dict[str, Callable[[], Any]]:
 
 
 def find_preset(name: str) -> Callable[[], Any]:
-    """Look a preset up.
+    """Look up a preset.
 
     Raises:
       ValueError: when there is none of that name; the message has the nearest ones.

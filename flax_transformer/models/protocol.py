@@ -26,7 +26,7 @@ class SourceEncoder(Protocol):
         """
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say what of the output is padding, given what of the source is."""
+        """Return what of the output is padding, given what of the source is."""
 
 
 @runtime_checkable

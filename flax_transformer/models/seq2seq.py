@@ -101,7 +101,7 @@ class DecoderCache:
     index: Int[Array, ""]
 
     def fork(self, beams: int, length: int) -> "DecoderCache":
-        """Let `beams` hypotheses continue every sentence, up to `length` tokens in all; it is kept once."""
+        """Prepare for `beams` hypotheses of every sentence, up to `length` tokens in all; it is kept once."""
         memory = each_cache(lambda memory: memory.share(beams), self.memory)
         layers = each_cache(lambda cache: cache.fork(beams, length), self.layers)
         return replace(self, layers=layers, memory=memory)

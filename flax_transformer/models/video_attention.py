@@ -38,7 +38,7 @@ def over_times(
     size: tuple[int, int],
     tokens: tuple[str, ...],
 ) -> PatchAttention:
-    """Say how much tokens and times look at tokens and times: the mean of what looks, the sum of what is looked at.
+    """Return how much tokens and times look at tokens and times: the mean of what looks, the sum of what is looked at.
 
     Arguments as `over_frames`'s.
 

@@ -263,6 +263,6 @@ def _arguments(part: Sublayer, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _next_real(mask: Mask | None, length: int, index: Any, T: int) -> Array | None:
-    """Say which of the T positions from `index` on of a cache are no padding, by a mask of all that it has."""
+    """Return which of the T positions from `index` on of a cache are no padding, by a mask of all that it has."""
     real = real_positions(mask, length)
     return None if real is None else jax.lax.dynamic_slice_in_dim(real, index, T, axis=-1)

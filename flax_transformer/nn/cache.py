@@ -25,7 +25,7 @@ class LayerMemory(ABC):
 
     @abstractmethod
     def share(self, beams: int) -> "LayerMemory":
-        """Let so many rows of queries, one after another, share each row."""
+        """Share each row among so many rows of queries, one after another."""
 
 
 class LayerCache(ABC):
@@ -38,12 +38,12 @@ class LayerCache(ABC):
 
     @abstractmethod
     def fork(self, beams: int, length: int) -> "LayerCache":
-        """Let `beams` hypotheses continue every sentence, up to `length` positions; the cache is full of their
+        """Prepare for `beams` hypotheses of every sentence, up to `length` positions; the cache is full of their
         prompt."""
 
     @abstractmethod
     def reorder(self, rows: Int[Array, "R"]) -> "LayerCache":
-        """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""
+        """Reorder: row i continues what row `rows[i]` was, a hypothesis of the same sentence."""
 
     @abstractmethod
     def grow(self, length: int) -> "LayerCache":
@@ -73,7 +73,7 @@ class Memory(LayerMemory):
         return cls(fix(key), fix(value), beams=beams)
 
     def share(self, beams: int) -> "Memory":
-        """Let so many rows of queries share each row."""
+        """Share each row among so many rows of queries."""
         return replace(self, beams=beams)
 
     def by_position(self) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
@@ -148,7 +148,7 @@ class KVCache(Memory, LayerCache):
         return jax.lax.dynamic_update_slice_in_dim(self.ancestry, slots, self.index - self.shared, axis=-1)
 
     def visible(self, mask: Mask | None, T: int) -> Mask:
-        """Say what T queries that are about to be appended may see: nothing unwritten, no future, no other hypothesis.
+        """Return what T queries about to be appended may see: nothing unwritten, no future, no other hypothesis.
 
         Args:
           mask: what else is hidden, for R rows and S positions. Its offset is `index` where the caller knows that when
@@ -180,7 +180,7 @@ class KVCache(Memory, LayerCache):
         return jnp.concatenate([jnp.concatenate([common, own], axis=-1)] * self.beams, axis=-2)
 
     def fork(self, beams: int, length: int) -> "KVCache":
-        """Let `beams` hypotheses continue every sentence, up to `length` positions; the cache is full of their prompt.
+        """Prepare for `beams` hypotheses of every sentence, up to `length` positions; the cache has their prompt.
 
         The prompt is kept once a sentence.
         """
@@ -191,7 +191,7 @@ class KVCache(Memory, LayerCache):
         return replace(self, ancestry=ancestry, beams=beams, shared=self.length).grow(length)
 
     def reorder(self, rows: Int[Array, "R"]) -> "KVCache":
-        """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""
+        """Reorder: row i continues what row `rows[i]` was, a hypothesis of the same sentence."""
         if self.ancestry is not None:
             slots = (rows % self.beams).reshape(*self.ancestry.shape[self.index.ndim : -1], 1)
             slots = jnp.broadcast_to(slots, (*self.ancestry.shape[:-1], 1))

@@ -186,7 +186,7 @@ class Embedding(Module):
         return constrain(self.token.embedding[...].astype(self.token.dtype), "vocab", "embed")
 
     def take(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-        """Look tokens up in the table alone."""
+        """Look up tokens in the table alone."""
         few = hasattr(self, "spread") and self.alone and exchanged(self.token.embedding.shape, tokens.shape)
         return take_rows(self._stored() if few else self.rows, tokens)
 

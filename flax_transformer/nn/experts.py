@@ -130,7 +130,7 @@ class Experts(Module):
         return widen(x) * drawn(lambda shape: jax.random.uniform(key, shape, minval=least, maxval=most), x.shape)
 
     def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
-        """Let every expert compute every token, and take what was asked for."""
+        """Compute every token by every expert, and take what was asked for."""
         gates = jnp.einsum("...tae,...ta->...te", jax.nn.one_hot(chosen, self.cfg.experts), weights)
         made = _at_experts(self._run(x, None, key), "length")
         return jnp.einsum("...te,e...td->...td", gates.astype(made.dtype), made)

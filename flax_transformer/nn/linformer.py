@@ -44,7 +44,7 @@ class LinformerConfig(AttentionConfig):
         return LinformerAttention(self, rngs=rngs)
 
     def refuses(self, S: int, mask: Mask | None, bias: Array | jax.ShapeDtypeStruct | None = None) -> str | None:
-        """Say why attention to S positions cannot be served, None where it can."""
+        """Return why attention to S positions cannot be served, None where it can."""
         asked = {} if mask is None else vars(mask) | {"causal": mask.causal or None, "also": mask.also or None}
         masks = [name for name, value in asked.items() if value is not None and name != "lengths"]
         if masks:

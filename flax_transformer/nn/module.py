@@ -64,7 +64,7 @@ class Module(nnx.Module):
 
 
 def labels_or(call: Callable) -> Callable:
-    """Let a tree of labels that is called with parameters give itself; of anything else `call` is the call.
+    """Return a tree of labels as it is where it is called with parameters; else do what `call` does.
 
     `optax.partition` calls labels that can be called, as a function from parameters to labels. A model whose leaves are
     labels is such labels and can be called, so it is the function that always gives them.

@@ -56,7 +56,7 @@ def microbatch_count(rows: int, stages: int, parts: int = 1) -> int:
 
 
 def has_rows(name: str | None, leaf: Any, rows: int) -> bool:
-    """Say whether an argument of this name is cut into microbatches along with x."""
+    """Return whether an argument of this name is cut into microbatches along with x."""
     last = (name or "").rpartition("_")[2]  # so `global_positions` are positions, too
     return jnp.ndim(leaf) == ROWS_AT_RANK.get(name, ROWS_AT_RANK.get(last, -1)) and leaf.shape[0] == rows
 

@@ -119,7 +119,7 @@ def size(count: int) -> str:
 
 
 def _rows(name: str, inside: dict | SummaryRow, level: int) -> Iterator[SummaryRow]:
-    """Give a module and all in it; below the top, one of parameters alone is told by their names: `query.kernel`."""
+    """Yield a module and all in it; below the top, one of parameters alone is told by their names: `query.kernel`."""
     if isinstance(inside, SummaryRow):
         yield replace(inside, name=name, level=level)
         return

@@ -157,7 +157,7 @@ class Trunk(Module):
         return self._end(x), aux
 
     def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
-        """Say how the stack runs, and what its blocks are given."""
+        """Return how the stack runs, and what its blocks are given."""
         options = {"bias": self._bias(*2 * x.shape[-2:-1]), "drop_path": self.drop_rates(key), **given, "key": key}
         said = {name: value for name, value in options.items() if value is not None}
         return {**said, "unroll": self.cfg.unroll, "remat": self.cfg.remat}
@@ -210,7 +210,7 @@ class Trunk(Module):
         return map_stack(lambda block: block.project(memory, beams=beams), self.blocks)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: those of the input."""
+        """Return which positions of the output are padding: those of the input."""
         return mask
 
     def for_decoding(self) -> "Trunk":

@@ -85,7 +85,7 @@ class SigmoidLoss(Objective):
 
 
 def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
-    """Say which pairs are there."""
+    """Return which pairs are there."""
     weights = batch.get("weights")
     return jnp.ones(len(scores), bool) if weights is None else weights > 0
 

@@ -111,7 +111,7 @@ class DetectionLoss(Objective):
     def match(
         self, logits: Float[Array, "B Q E"], boxes: Float[Array, "B Q 4"], labels: Mapping[str, Array]
     ) -> Int[Array, "B M"]:
-        """Give each object an answer of its own, so that all together cost least (Kuhn 1955).
+        """Match each object with an answer of its own, at the least total cost (Kuhn 1955).
 
         Raises:
           ValueError: when there are places for more objects than answers.

@@ -23,7 +23,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["rate"])
 @dataclass(frozen=True, eq=False)
 class Dropout:
-    """Say how to drop: a static rate in [0, 1) and the key that decides what."""
+    """Return how to drop: a static rate in [0, 1) and the key that decides what."""
 
     rate: float
     key: PRNGKeyArray
@@ -98,7 +98,7 @@ def _levels(rate: float) -> int:
 
 
 def counts_places(key: PRNGKeyArray) -> bool:
-    """Say whether draws by this key hash places (threefry), so that a part can be drawn without the whole."""
+    """Return whether draws by this key hash places (threefry), so that a part can be drawn without the whole."""
     return jax.random.key_data(key).shape == (2,)
 
 

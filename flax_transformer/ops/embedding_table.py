@@ -26,7 +26,7 @@ from flax_transformer.parallel.explicit import implicit
 
 @reused
 def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
-    """Give each device that has tokens of its own a table of its own: gathered once, its gradient summed once.
+    """Gather a table for each device that has tokens of its own, once; its gradient is summed once.
 
     However often a table is used, devices add up what they have of its gradient before they tell each other. It is
     whole on each device meanwhile, as is the table. Without a mesh there is one.
@@ -51,7 +51,7 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
 
 
 def settled(table: Float[Array, "V D"], hidden: Float[Array, "*B D"]) -> tuple[Array, Array]:
-    """Let a table that is used once, at a model's end, get its gradient there: before the backward pass goes on.
+    """Compute the gradient of a table that is used once, at a model's end, before the backward pass goes on.
 
     Otherwise the compiler may keep what each device has of it, the whole table's size in float32, until all layers are
     through. Both come back as they are; without a mesh nothing happens.
@@ -175,7 +175,7 @@ def sharing() -> tuple[str, ...]:
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-    """Look rows of a small table up, wherever it is; their gradients are added up in float32.
+    """Look up rows of a small table, wherever it is; their gradients are added up in float32.
 
     Ids are 0 … V − 1. Any other, a negative one too, gives NaN, here and on every device: never another row.
 

@@ -132,7 +132,7 @@ class Mask:
         return replace(self, offset=offset, also=tuple(replace(part, offset=offset) for part in self.also))
 
     def positional(self) -> bool:
-        """Say whether the positions of queries matter: causal or windowed."""
+        """Return whether the positions of queries matter: causal or windowed."""
         return self.causal or self.window is not None or any(part.positional() for part in self.also)
 
     def query_positions(self, T: int, S: int) -> Int[Array, "*#B 1 T 1"]:

@@ -37,7 +37,7 @@ def window_sides(window: Any) -> tuple[int, int] | None:
 
 
 def within(ahead: Any, causal: bool, window: tuple[int, int] | None) -> Any:
-    """Say which keys a causal mask or a window shows, by how many positions they are ahead of a query."""
+    """Return which keys a causal mask or a window shows, by how many positions they are ahead of a query."""
     left, right = (None, None) if window is None else window
     right = 0 if causal else right
     if right is None:

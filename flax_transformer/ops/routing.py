@@ -62,7 +62,7 @@ def slots_of(T: Any, E: int, active: int, capacity: float) -> Any:
 
 
 def place(chosen: Int[Array, "*B T A"], E: int, real: Bool[Array, "*B T"] | None = None) -> Int[Array, "*B T A"]:
-    """Give each token its place at each of its experts: first choices before second ones, then in the row's order.
+    """Assign each token its slot at each of its experts: first choices before second ones, then in the row's order.
 
     Args:
         real: which tokens are no padding, which takes no places; None: all.
@@ -100,7 +100,7 @@ def seats_of(
 
 
 def visitors(seats: Int[Array, "*B V"], count: int) -> Int[Array, "*B J"]:
-    """Say which of V visits has each of so many seats; V where it is empty.
+    """Return which of V visits has each of so many seats; V where it is empty.
 
     >>> visitors(jnp.array([2, 0, 3]), 3).tolist()
     [1, 3, 0]
@@ -179,7 +179,7 @@ def over_tokens(x: Float[Array, "*B T E"], real: Bool[Array, "*B T"] | None) -> 
 
 
 def real_positions(mask: Mask | None, T: int) -> Bool[Array, "*B T"] | None:
-    """Say which of T positions are no padding: those that a mask of self-attention hides from nobody; None: all are.
+    """Return which of T positions are no padding: those that a mask of self-attention hides from nobody; None: all are.
 
     >>> real_positions(Mask(causal=True, lengths=jnp.array([1, 2])), 2).astype(int)
     Array([[1, 0],

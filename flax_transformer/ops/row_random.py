@@ -50,7 +50,7 @@ def rows_of(rows: Int[Array, "b"], total: int) -> Iterator[None]:
 
 
 def drawn_from(shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Int[Array, "_"]]]:
-    """Say which part of which array a draw of this shape is, as `keep_part` takes it: all of it but in `rows_of`."""
+    """Return which part of which array a draw of this shape is, as `keep_part` takes it: all of it but in `rows_of`."""
     scope = _rows.value
     if scope is None:
         return shape, {}

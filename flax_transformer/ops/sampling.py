@@ -38,13 +38,13 @@ Keys = Key[Array, "..."] | UInt32[Array, "... words"]
 
 
 def row_keys(key: Keys, rows: Int[Array | np.ndarray, "*B"]) -> Keys:
-    """Give rows of a batch keys of their own, by numbers: `fold_in`, so that neither place nor neighbours matter."""
+    """Derive a key for each row of a batch from its number: `fold_in`, so that neither place nor neighbours matter."""
     rows = jnp.asarray(rows)
     return jax.vmap(jax.random.fold_in, (None, 0))(_typed(key), rows.reshape(-1)).reshape(rows.shape)
 
 
 def each_row(key: Keys, batch: tuple[int, ...]) -> Keys:
-    """Give each row of a batch its key, from one key by its place, unless they are given.
+    """Return a key for each row of a batch: those given, or one derived from its position.
 
     They are threefry's, whose bits, unlike those of `rbg`, do not depend on what is drawn beside.
     """

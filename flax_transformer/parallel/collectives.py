@@ -154,7 +154,7 @@ def _trips(programs: dict, loop: _Instruction) -> int:
 
 
 def _step(body: list[_Instruction], counter: int) -> int:
-    """Tell by how much a loop's counter grows in a turn."""
+    """Return by how much a loop's counter grows in a turn."""
     made = {each.name: each for each in body}
     result = _operands(body[-1])
     grown = made.get(result[counter]) if counter < len(result) else None

@@ -67,7 +67,7 @@ def _kinds(mesh: AbstractMesh) -> zip:
 
 
 def _is_split(leaf: Any) -> bool:
-    """Say whether an array is split over axes of which JAX keeps account."""
+    """Return whether an array is split over axes of which JAX keeps account."""
     if not isinstance(leaf, jax.Array):
         return False
     place = jax.typeof(leaf).sharding

@@ -143,7 +143,7 @@ def broadcast_from_first(value: int) -> int:
 
 @contextmanager
 def first(name: str) -> Iterator[None]:
-    """Let process 0 go through the block before the others, who find what it has written."""
+    """Run the block in process 0 before the others, who find what it has written."""
     if jax.process_index() > 0:
         barrier(name)
     yield

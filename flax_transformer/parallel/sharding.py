@@ -90,7 +90,7 @@ def _compiled(pattern: str) -> re.Pattern:
 
 
 def with_axes(model: Any, rules: Mapping[str, Axes]) -> Any:
-    """Let parameters of a model say what their axes are, so that everything which lays the model out knows.
+    """Register the axes of a model's parameters, so that everything which lays the model out knows.
 
     It is what `nnx.Param(x, out_sharding=axes, eager_sharding=False)` says of one parameter where it is made.
 
@@ -263,7 +263,7 @@ def _sizes(mesh: Mesh | AbstractMesh) -> Mapping[str, int]:
 
 
 def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Give every leaf of a model, or of its gradients, a NamedSharding.
+    """Return a NamedSharding for every leaf of a model, or of its gradients.
 
     Scalars are replicated. Mesh axes of one device split nothing and are not named.
 

@@ -241,7 +241,7 @@ def choose_metric(runs: Sequence[ComparedRun], asked: str | None = None, headlin
 
 
 def positions(run: ComparedRun) -> dict[str, list[float | None]]:
-    """Say of each record how far the run was, by steps, items, FLOPs and seconds.
+    """Return for each record how far the run was, by steps, items, FLOPs and seconds.
 
     A record of validation is where that of training of the same step is. What was not recorded is None.
     """

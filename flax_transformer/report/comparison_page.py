@@ -182,7 +182,7 @@ def _cost(group: Group) -> dict[str, Any]:
 
 
 def _missing(comparison: Comparison) -> list[str]:
-    """Say what is not known of which runs."""
+    """Return what is not known of which runs."""
     runs = comparison.runs
     notes = [note for run in runs for note in run.notes]
     for metric in comparison.metrics:

@@ -113,7 +113,7 @@ def _is_record(value: dict[str, Any]) -> bool:
 
 
 def _gaps(records: list[dict[str, Any]]) -> list[str]:
-    """Say for which metrics, from which step on, there are values that are no numbers."""
+    """Return for which metrics, from which step on, there are values that are no numbers."""
     first: dict[tuple[str, str], int] = {}
     for record in records:
         for name, value in record.items():

@@ -160,7 +160,7 @@ def draw_sentence(translator: Translator, sentence: str, search: Search) -> tupl
 
 
 def token_ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Look tokens up; those that are not in the vocabulary become `<unk>`."""
+    """Look up tokens; those that are not in the vocabulary become `<unk>`."""
     ids = map(tokenizer.inner.token_to_id, tokens)
     return [tokenizer.unk if token is None else token for token in ids]
 

@@ -306,7 +306,7 @@ def frame_sizes(seconds: int, bins: int) -> Mapping[str, int]:
 def classify_audio(
     pretrained: Pretrained, audio: Sequence[Any], *, sampling_rate: int | None = None
 ) -> list[list[Label]]:
-    """Tell what sounds are, one after another.
+    """Return what sounds are, one after another.
 
     Args:
       audio: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is

@@ -165,7 +165,7 @@ class _Begun(NamedTuple):
         return {"train": stream, **{split: partial(once, split, each) for split, each in held.items()}}
 
     def opened(self, once: Mapping[str, Any], *, uses: tuple[str, ...], **others: Any) -> Opened:
-        """Say what there is."""
+        """Return what there is."""
         return Opened(
             tokenizer=self.tokenizer,
             spec=Spec(uses=uses, vocab=self.tokenizer.vocab_size, length=self.settled.length, image=self.shape),

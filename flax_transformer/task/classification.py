@@ -91,7 +91,7 @@ class ShownLabels(Evaluator):
         )
 
     def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, predicted: np.ndarray) -> list[str]:
-        """Tell the most frequent mistakes."""
+        """Return a table of the most frequent mistakes."""
         pairs, counts = np.unique(np.stack([truth, predicted])[:, truth != predicted], axis=1, return_counts=True)
         most = np.argsort(-counts, kind="stable")[: self.count]
         return [

@@ -175,7 +175,7 @@ class Restorations(Evaluator):
         return self.show(restore(finished))
 
     def show(self, restored: dict[str, Restored]) -> Shown:
-        """Say how well texts were restored."""
+        """Return how well texts were restored."""
         lines = [line for name, kind in restored.items() for line in sample_lines(name, kind, self.count)]
         metrics: dict[str, float] = {}
         rows = []

@@ -56,7 +56,7 @@ class TaughtStream(Stream):
     """Another stream's batches of images, with a teacher's scores: as many processes lay them out, each its own."""
 
     def __init__(self, batches: Stream, teacher: hub.Pretrained, normalise: Normalise):
-        """Say what is taught.
+        """Return what is taught.
 
         Args:
           batches: of `images`, normalised.

@@ -67,7 +67,7 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
 
 
 def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[str]) -> list[list[Label]]:
-    """Tell which of some texts says what is on an image, without having learned them as classes.
+    """Return which of some texts says what is on an image, without having learned them as classes.
 
     Returns:
       For each file all texts, the most probable first.

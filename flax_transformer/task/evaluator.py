@@ -69,7 +69,7 @@ class Evaluator:
         return {}
 
     def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:
-        """Give samples of a run that has none yet, and a note on where they are from; none by default.
+        """Return samples of a run that has none yet, and a note on where they are from; none by default.
 
         Args:
           data: the experiment's, not opened.

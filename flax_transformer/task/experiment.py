@@ -203,7 +203,7 @@ def _step(experiment: Experiment, task: Task) -> tuple[Any, Carry, Step]:
 def _within(
     mesh: Any, evaluate: Callable[[Any, int], dict[str, float]], carry: Carry
 ) -> Callable[[TrainState, int], dict[str, float]]:
-    """Let evaluation use the devices that training does, laid out in the same way."""
+    """Use the devices of training for evaluation, laid out in the same way."""
 
     def run(state: TrainState, step: int) -> dict[str, float]:
         with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
@@ -242,7 +242,7 @@ def final_model(experiment: Experiment, checkpoints: Checkpoints, state: TrainSt
 
 
 def introduction(model: Any, trained: str) -> str:
-    """Say how large a model is and, where only parameters that match a pattern train, how many those are."""
+    """Return how large a model is and, where only parameters that match a pattern train, how many those are."""
     whole = f"{parameter_count(model):,} parameters"
     return f"{trained_count(trained, model):,} of {whole} train" if trained else whole
 

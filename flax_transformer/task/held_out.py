@@ -26,7 +26,7 @@ class HeldOut:
         return np.asarray(self.table["label"])
 
     def name(self, index: int) -> str:
-        """Say where a row comes from."""
+        """Return where a row comes from."""
         return self.table["name"][index]
 
     def example(self, index: int) -> Any:
@@ -38,5 +38,5 @@ class HeldOut:
         raise NotImplementedError
 
     def facts(self, index: int) -> dict[str, Any]:
-        """Say what else a report must know of how it is shown."""
+        """Return what else a report must know of how it is shown."""
         return {}

@@ -98,7 +98,7 @@ def _writes(known: Architecture) -> bool:
 
 
 def reads_both(pretrained: Pretrained) -> bool:
-    """Say whether a model is given a text and an image at once."""
+    """Return whether a model is given a text and an image at once."""
     known = pretrained.architecture
     both = set(known.inputs.needs) == {"input_ids", "pixel_values"}
     return both and not (known.inputs.either or known.inputs.several or _writes(known))
@@ -199,13 +199,13 @@ def _caption(pretrained: Pretrained, given: Inputs) -> tuple[int, ...]:
 
 
 def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[int, str]]:
-    """Say what a caption is, and name the positions by the tokens that are written there."""
+    """Return what a caption is, and name the positions by the tokens that are written there."""
     write = str if pretrained.tokenizer is None else pretrained.tokenizer.decode
     return write([*tokens]).strip(), {i: write([token]).strip() or "end" for i, token in enumerate(tokens)}
 
 
 def _prediction(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
-    """Say what a model tells an image for, and name the answers of one that finds objects, the surest first."""
+    """Return what a model tells an image for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
     if not {"classification", "object-detection", "visual-question-answering"} & set(uses):
         return "", {}

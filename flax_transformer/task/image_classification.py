@@ -100,7 +100,7 @@ class LabelledImages(Sized):
 
 
 def classify_images(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:
-    """Tell what is on images, given as files or as images of Pillow's.
+    """Return what is on images, given as files or as images of Pillow's.
 
     Returns:
       For each all classes, the most probable first, as `classify` gives them.

@@ -248,7 +248,7 @@ def named_classes(classes: Sequence[str]) -> dict[str, Any]:
 
 
 def image_stream(source: Any, *augment: Any, rows: int, seed: int, pairs: bool = False) -> ImageStream:
-    """Give this process its rows of endless batches."""
+    """Stream this process's rows of endless batches."""
     own = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     return ImageStream(source, *augment, rows=rows, seed=seed, pairs=pairs, **own)
 

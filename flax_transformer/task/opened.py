@@ -140,7 +140,7 @@ class VocabularyConfig:
 
 
 def stream(examples: Examples, collate: Collate, rows: int) -> ExampleStream:
-    """Give this process its rows of endless batches."""
+    """Stream this process's rows of endless batches."""
     return ExampleStream(
         examples, collate, rows=rows, process_index=jax.process_index(), process_count=jax.process_count()
     )

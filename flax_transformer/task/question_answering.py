@@ -134,7 +134,7 @@ def normalize(text: str) -> str:
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """Say 1.0 where the prediction equals a reference after `normalize`, else 0.0; no reference means no answer."""
+    """Return 1.0 where the prediction equals a reference after `normalize`, else 0.0; no reference means no answer."""
     return float(normalize(prediction) in {normalize(reference) for reference in _answerable(references)})
 
 

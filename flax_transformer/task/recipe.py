@@ -161,7 +161,7 @@ class _Run:
         return module_of(self.config)(self.config, rngs=nnx.Rngs(key))
 
     def describe(self) -> None:
-        """Say in the run's folder what its checkpoints are of."""
+        """Write what the checkpoints are of into the run's folder."""
         if jax.process_index() != 0:
             return
         write_model_config(self.folder, self.config)
@@ -172,7 +172,7 @@ class _Run:
             describe(exported, self.folder.root / EXPORT)
 
     def export(self, model: Any) -> hub.Pretrained:
-        """Give a model its place among the checkpoints."""
+        """Wrap a model as a checkpoint."""
         opened, known = self.opened, self.known
         if known is not None and not opened.spec.classes:
             return _continued(known, model, opened)
@@ -252,7 +252,7 @@ def _check_objects(spec: Spec, config: Any) -> None:
 
 
 def _continued(known: hub.Pretrained, model: Any, opened: Opened) -> hub.Pretrained:
-    """Give a trained model the place of the checkpoint that it began with; what the data say of it is added."""
+    """Wrap a trained model as the checkpoint that it began with; what the data say of it is added."""
     generation = known.generation
     if generation:
         named = {name: value for name, value in opened.fields.items() if name.endswith("token_id")}
@@ -269,7 +269,7 @@ def _continued(known: hub.Pretrained, model: Any, opened: Opened) -> hub.Pretrai
 
 
 def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> hub.Pretrained:
-    """Give a model its place as the first of some architectures that it can be; else the first says why not."""
+    """Wrap a model as the first of some architectures that it can be; raise the first one's error if it is none."""
     refused = []
     for name in architectures:
         try:

@@ -190,7 +190,7 @@ class SentencePairs:
 
 
 def _published(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Say how the checkpoint of a new model has its tokenizer."""
+    """Return how the checkpoint of a new model has its tokenizer."""
     fields = {"decoder_start_token_id": tokenizer.bos, "forced_eos_token_id": None}
     return {"published": HubTokenizer.of(tokenizer, single="$A </s>"), "fields": fields}
 
@@ -215,6 +215,6 @@ class PrefixedSources:
         return len(self.pairs)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, str]:
-        """Give one pair."""
+        """Return one pair."""
         pair = self.pairs[index]
         return {**pair, "source": self.prefix + pair["source"]}

@@ -127,14 +127,14 @@ class Seq2SeqTokenizer:
         return {**self.own.files, "": repr((self.prompt, self.eos, self.pad, self.marked, self.writes)).encode()}
 
     def fingerprint(self) -> str:
-        """Tell this tokenizer from any other."""
+        """Return a fingerprint of the tokenizer."""
         return digest(repr(sorted(self.files.items())))
 
 
 def seq2seq_tokenizer(
     tokenizer: HubTokenizer, config: Fields, generation: Fields, *, language: str = "", task: str = ""
 ) -> Seq2SeqTokenizer:
-    """Say how an encoder-decoder of some config.json and generation_config.json reads and writes texts.
+    """Return how an encoder-decoder of some config.json and generation_config.json reads and writes texts.
 
     Without a padding token the end token is padding, as is usual: its place tells which of the two it is.
 

@@ -63,7 +63,7 @@ def read_test(folder: RunFolder) -> dict[str, Any] | None:
 def scheduled(
     experiment: Experiment, steps: int, seed: int, *, warmup: int = 20, evaluations: int = 1, **changes: Any
 ) -> Experiment:
-    """Give an experiment so many steps: the learning rate rises in one of `warmup` of them.
+    """Set the number of steps of an experiment: the learning rate rises in one of `warmup` of them.
 
     Args:
       evaluations: how often it is measured on validation data.

@@ -43,7 +43,7 @@ class Spec:
 
 
 def sized(config: Any, spec: Spec) -> Any:
-    """Give a config the sizes of the data: vocabulary, positions, size of images, classes, a head for next sentences.
+    """Return a config with the sizes of the data: vocabulary, positions, images, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
     >>> sized(gpt2_tiny(), Spec(uses=("text-generation",), vocab=99)).embedding.vocab

@@ -165,7 +165,7 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
 
 
 def label_words(pretrained: Pretrained, text: str) -> list[Word]:
-    """Give every word of a text its class: that of its first piece.
+    """Return the class of every word of a text: that of its first piece.
 
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.

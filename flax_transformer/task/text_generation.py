@@ -100,7 +100,7 @@ class TextLoss(Evaluator):
 
 @frozen
 class Continuations(Evaluator):
-    """Let a language model go on from pieces of held-out text, which is a `HeldText`."""
+    """Continue pieces of held-out text by the language model, which is a `HeldText`."""
 
     exported: ClassVar[bool] = True
 

@@ -138,7 +138,7 @@ class Restored:
 
 
 def restore(finished: Finished) -> dict[str, Restored]:
-    """Let the model generate from every test source, greedily; held out are `Kinds`."""
+    """Generate from every test source, greedily; held out are `Kinds`."""
     return {name: _restore(finished, name) for name in finished.opened.held.kinds}
 
 

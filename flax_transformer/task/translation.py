@@ -93,7 +93,7 @@ class Translations(Evaluator):
         return samples, f"The samples are by the newest checkpoint, {len(pairs)} of {len(test):,} test sentences."
 
     def notes(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Say why there is no BLEU where there is none."""
+        """Return why there is no BLEU where there is none."""
         return [] if "bleu" in metrics else [f"{NO_BLEU}."]
 
     def text_attention(
@@ -259,7 +259,7 @@ def open_any_translator(
 
 
 def translates(folder: Path) -> bool:
-    """Tell by its config alone, for which nothing is imported, whether a folder is of a run that translates."""
+    """Return whether, by its config alone, for which nothing is imported, a folder is of a run that translates."""
     evaluators = read_json(folder / CONFIG).get("evaluators") if (folder / CONFIG).is_file() else None
     return isinstance(evaluators, list) and any(
         isinstance(each, dict) and str(each.get("type")).endswith(":Translations") for each in evaluators

@@ -47,7 +47,7 @@ class HeldVideos(HeldOut):
         return sheet(self.example(index)["images"])
 
     def facts(self, index: int) -> dict[str, Any]:
-        """Say how many frames are on the sheet."""
+        """Return how many frames are on the sheet."""
         return {"frames": self.transforms[0].count}
 
 
@@ -224,7 +224,7 @@ class LabelledSkeletons:
 
 
 def classify_videos(pretrained: Pretrained, videos: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
-    """Tell what happens in clips: folders of frames, video files, or what `read_video` gives of them.
+    """Return what happens in clips: folders of frames, video files, or what `read_video` gives of them.
 
     Returns:
       For each clip all classes, the most probable first, as `classify` gives them.

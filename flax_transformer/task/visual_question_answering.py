@@ -102,7 +102,7 @@ class Answerable:
         return made
 
     def counts(self) -> str:
-        """Say how many questions there are, and how many are beyond the answers."""
+        """Return how many questions there are, and how many are beyond the answers."""
         left = {"train": "left out", "validation": "left out", "test": "wrong whatever is said"}
         beyond = {split: f" and {count:,} of other answers, {left[split]}" for split, count in self.others.items()}
         return ", ".join(
@@ -321,7 +321,7 @@ class VisualAnswers(Evaluator):
     def _sample(
         self, finished: Finished, names: tuple[str, ...], probabilities: Float[np.ndarray, "E"], index: int
     ) -> dict[str, Any]:
-        """Tell of one question: its image, if the model sees one, what is right and what the model says."""
+        """Return the sample of one question: its image, if the model sees one, the right answer and the model's."""
         held = finished.opened.held
         seen = {}
         if held.show is not None:
@@ -330,7 +330,7 @@ class VisualAnswers(Evaluator):
         return {**seen, "source": held.asked["question"][index], **class_sample(names, answers, probabilities)}
 
     def _table(self, questions: Any, good: Bool[np.ndarray, " B"]) -> str:
-        """Tell how often questions that begin alike are answered rightly."""
+        """Return how often questions that begin alike are answered rightly."""
         kinds = [" ".join(question.split()[:2]) for question in questions]
         rows = [("questions that begin", "asked", "right")]
         for kind, count in Counter(kinds).most_common(self.kinds):

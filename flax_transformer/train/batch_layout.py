@@ -11,7 +11,7 @@ from flax_transformer.train.loop import Batches
 
 
 def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
-    """Let a process give only some of `count` equal parts of every batch's rows.
+    """Have a process lay out only some of `count` equal parts of every batch's rows.
 
     Batches with a method `share(parts, count)` are told; of any others, which make whole batches in every process,
     the rows are picked.

@@ -71,7 +71,7 @@ def _cause(error: BaseException) -> str:
 
 @functools.cache
 def _quiet_orbax() -> None:
-    """Say once what went wrong, in our own words; Orbax raises whatever it logs, and logs it at length.
+    """Report once what went wrong, in our own words; Orbax raises whatever it logs, and logs it at length.
 
     This is for the whole process. A save or restore that fails closes the event loop which its other reads and writes
     still report to; each of them would print a traceback of its own, after ours.
@@ -271,7 +271,7 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {step} is damaged: {fault}{self._offer(step)}")
 
     def _fault(self, step: int) -> str:
-        """Say what is wrong with a checkpoint's files, or nothing."""
+        """Return what is wrong with a checkpoint's files, or nothing."""
         manifest = self._manifest(step)
         if not manifest.exists():
             return ""
@@ -288,7 +288,7 @@ class Checkpoints:
         return ""
 
     def _offer(self, step: int) -> str:
-        """Tell how to go on without a damaged checkpoint; only the user may decide to."""
+        """Return how to go on without a damaged checkpoint; only the user may decide to."""
         good = next((other for other in reversed(self.steps()) if other < step and not self._fault(other)), None)
         if good is None:
             return "; there is no earlier good one"

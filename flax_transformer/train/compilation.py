@@ -79,7 +79,7 @@ class Causes:
         self._seen: list[Any] = []
 
     def __call__(self, arguments: Mapping[str, Any]) -> str | None:
-        """Say in a line why a function is compiled that is given this; None the first time.
+        """Return in a line why a function is compiled that is given this; None the first time.
 
         It may be asked after the call, of arguments that were donated.
 

@@ -62,7 +62,7 @@ def installed(package: str) -> str | None:
 
 
 def processor() -> str:
-    """Tell processors of different instructions apart."""
+    """Return what tells processors of different instructions apart."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         known = "".join(next((line for line in lines if line.startswith(("flags", "Features"))), ""))

@@ -111,7 +111,7 @@ def modules_in(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> 
 
 
 def outdated(data: Any) -> str | None:
-    """Say what in the JSON of a config is of another version of this package: a type or a field that it lacks."""
+    """Return what in the JSON of a config is of another version of this package: a type or a field that it lacks."""
     if not isinstance(data, dict):
         return next(filter(None, map(outdated, data)), None) if isinstance(data, list) else None
     name = data.get("type")
@@ -168,7 +168,7 @@ def _where(thing: Any) -> str:
 
 
 def _find(name: Any, packages: tuple[str, ...], modules: Mapping[str, types.ModuleType] = {}) -> Any:
-    """Look a name up; what a module merely imported from elsewhere, such as `os`, is not found in it."""
+    """Look up a name; what a module merely imported from elsewhere, such as `os`, is not found in it."""
     module, _, attribute = str(name).partition(":")
     if module in modules:
         found = getattr(modules[module], attribute, None)

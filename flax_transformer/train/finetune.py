@@ -127,7 +127,7 @@ def decay_by_layer(decay: float, order: Order | None = None) -> optax.GradientTr
 
 
 def unfreeze_gradually(every: int, order: Order | None = None) -> optax.GradientTransformation:
-    """Let the heads learn first, and one more layer down after every `every` steps (Howard & Ruder 2018, §3.3).
+    """Train the heads first, and one more layer down after every `every` steps (Howard & Ruder 2018, §3.3).
 
     After an optimizer. Which layers move depends on the number of steps, not on the program: nothing is compiled again.
     The optimizer sees all gradients from the beginning, so that a layer does not start with a jump of cold moments.

@@ -118,7 +118,7 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
 
 @contextlib.contextmanager
 def gone_if_refused(root: str | os.PathLike) -> Iterator[None]:
-    """Let a run begin in `root`; where that is refused, no folder stays that was not there before."""
+    """Begin a run in `root`; where that is refused, no folder stays that was not there before."""
     path = Path(root)
     new = [each for each in (path, *path.parents) if not os.path.exists(each)]
     try:

@@ -165,7 +165,7 @@ def adapt(objective: Objective) -> Objective:
 
 
 def _adapted(carry: Carry, merged: Callable[[Adapted], Any]) -> Carry:
-    """Say of an `Adapted` model what is carried of the merged one."""
+    """Return what an `Adapted` model carries of the merged one."""
     return Carry(
         begin=lambda model, key: carry.begin(merged(model), key),
         after=lambda model, carried: carry.after(merged(model), carried),

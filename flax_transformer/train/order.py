@@ -96,7 +96,7 @@ def _is_list(node: Any) -> bool:
 
 
 def _child(node: Any, name: str) -> Any:
-    """Look a dotted name up; None where there is nothing of it."""
+    """Look up a dotted name; None where there is nothing of it."""
     for part in name.split("."):
         if isinstance(node, Mapping):
             node = node.get(part)
@@ -149,7 +149,7 @@ def _read(node: Any, path: str, entry: Any) -> Iterator[_Section]:
 
 
 def _owners(sections: tuple[_Section, ...], names: Mapping[str, str], tree: Any) -> dict[str, str]:
-    """Tell in which section's path each parameter lies, from the path that it is known by to the modules."""
+    """Return in which section's path each parameter lies, from the path that it is known by to the modules."""
     paths = set(_paths(sections))
     found = {}
     for leaf, name in names.items():
@@ -204,7 +204,7 @@ class _Leaves:
 def _climb(
     sections: tuple[_Section, ...], base: int, last: bool, leaves: _Leaves, found: dict[str, Any], entry: int = 0
 ) -> int:
-    """Give each section its height, on `base` layers below it; None for the heads.
+    """Return the height of each section, on `base` layers below it; None for the heads.
 
     Args:
       last: whether no layers of other parts come above these.

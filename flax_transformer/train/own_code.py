@@ -59,7 +59,7 @@ class Untrusted(RuntimeError):
 
 @contextlib.contextmanager
 def permitting(permit: Permit) -> Iterator[None]:
-    """Let runs read within this context import their own files where `permit` agrees."""
+    """Allow runs read within this context to import their own files where `permit` agrees."""
     token = PERMIT.set(permit)
     try:
         yield
@@ -121,7 +121,7 @@ def load_file(path: Path, name: str) -> ModuleType:
 
 
 def _described(module: ModuleType) -> dict[str, str]:
-    """Say where a module is, what its file holds, and by which name it is imported: "" for a script."""
+    """Return where a module is, what its file holds, and by which name it is imported: "" for a script."""
     file = Path(module.__file__).resolve()
     spec = getattr(module, "__spec__", None)
     name = "" if module.__name__ == "__main__" and spec is None else spec.name if spec else module.__name__
@@ -169,7 +169,7 @@ def _request(root: Path, files: Mapping[str, Mapping[str, str]], folders: list[s
 
 @contextlib.contextmanager
 def _findable(folders: list[str]) -> Iterator[None]:
-    """Look for modules in some folders too, after all others."""
+    """Search some folders for modules too, after all others."""
     added = [each for each in dict.fromkeys(folders) if each not in sys.path]
     sys.path.extend(added)
     try:

@@ -52,7 +52,7 @@ class Notice:
             self._say(text)
 
     def due(self, step: int) -> type[BaseException] | None:
-        """Tell how to end after this step, if at all; to be asked once a step."""
+        """Return how to end after this step, if at all; to be asked once a step."""
         if self._agreeing:
             return (self._reason or Preempted) if multihost_utils.reached_preemption_sync_point(step) else None
         return self._reason

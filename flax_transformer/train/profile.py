@@ -138,7 +138,7 @@ def _map(entries: list[bytes]) -> dict[int, Message]:
 
 
 def _programs(plane: Message) -> Iterator[tuple[int, dict[str, tuple[str, str]]]]:
-    """Give each program's instructions, by its number: kind, and what JAX calls it with all scopes around."""
+    """Return each program's instructions, by its number: kind, and what JAX calls it with all scopes around."""
     kinds = {number: text(kind.get(2)) for number, kind in _map(plane.get(5, [])).items()}
     for entry in _map(plane.get(4, [])).values():
         stats = {kinds.get(stat.get(1, [0])[0]): stat for stat in map(message, entry.get(5, []))}

@@ -26,7 +26,7 @@ PERCENT = re.compile(r"(^|_)(exact_match|wer|cer|mean_error|error_\d+)(_|$)")
 
 
 def unit_of(name: str) -> Literal["fraction", "percent", ""]:
-    """Tell by its name whether a metric is a fraction of 1, or a percentage; neither by default.
+    """Return whether, by its name, a metric is a fraction of 1, or a percentage; neither by default.
 
     >>> unit_of("probe_accuracy_layer_1"), unit_of("ap50"), unit_of("wer"), unit_of("bleu"), unit_of("count_error")
     ('fraction', 'fraction', 'percent', '', '')

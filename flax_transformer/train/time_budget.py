@@ -40,7 +40,7 @@ class TimeBudget:
         self._parts[part] += seconds
 
     def take(self) -> dict[str, float]:
-        """Give all seconds, the processors' and those of the parts as metrics, and begin again."""
+        """Return all seconds, the processors' and those of the parts as metrics, and begin again."""
         now, cpu, parts = time.monotonic(), time.process_time(), self._parts
         total, computed = now - self._began, cpu - self._cpu
         self._began, self._parts, self._cpu = now, dict.fromkeys(PARTS, 0.0), cpu
@@ -63,7 +63,7 @@ def counted(record: Mapping[str, Any]) -> str | None:
 
 
 def goodput(records: Sequence[Mapping[str, Any]]) -> str | None:
-    """Tell in a line which share of a run's time went to steps, from what it measured; None where nothing says.
+    """Return in a line which share of a run's time went to steps, from what it measured; None where nothing says.
 
     A step that was done again after a run was resumed counts once more as a step.
 

@@ -54,7 +54,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def beat(self) -> None:
-        """Say that a step is done; costs less than a microsecond."""
+        """Record that a step is done; costs less than a microsecond."""
         now = time.monotonic()
         if self._patience == 1:
             self._steps.append(now - self._since)

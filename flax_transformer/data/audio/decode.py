@@ -136,7 +136,7 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
 
 
 def _with_soundfile(what: str, file: io.BufferedIOBase, name: str, error: Exception, **options: Any) -> Any:
-    """Let the library do something with a file that Python itself cannot read, for a reason that is given."""
+    """Call the library on a file that Python itself cannot read, for a reason that is given."""
     try:
         import soundfile
     except ImportError:

@@ -38,7 +38,7 @@ class AudioSource(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """Say where a sound comes from."""
+        """Return where a sound comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class InMemoryAudio:
         return digest(str(self.rate), str([len(each) for each in self.samples]), *self.samples)
 
     def name(self, index: int) -> str:
-        """Say where a sound comes from."""
+        """Return where a sound comes from."""
         return self.names[index]
 
     def size(self, index: int) -> tuple[int, int]:

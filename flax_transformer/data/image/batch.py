@@ -40,7 +40,7 @@ class Draw:
         return self.rng.integers(high, size=self.rows)[self.own]
 
     def seeds(self) -> Int[np.ndarray, " B"]:
-        """Give each row a seed for a generator of its own."""
+        """Return a seed of a generator for each row."""
         return self.integers(1 << 62)
 
 

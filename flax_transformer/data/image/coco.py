@@ -61,7 +61,7 @@ def find_coco(root: Path) -> dict[str, Annotations]:
 def open_coco(
     root: Path, found: Mapping[str, Annotations]
 ) -> tuple[dict[str, Table], tuple[str, ...], tuple[int, ...]]:
-    """Look at the annotations of all splits: the scenes, the names of the classes and their ids, in the ids' order.
+    """Check the annotations of all splits: the scenes, the names of the classes and their ids, in the ids' order.
 
     A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are kept apart. Images are looked for
     beside the json file, in `images` and in folders named as the split is.

@@ -33,7 +33,7 @@ class Images(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """Say where an image comes from."""
+        """Return where an image comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class InMemoryImages:
         return digest(str(self.pixels.shape), self.pixels)
 
     def name(self, index: int) -> str:
-        """Say where an image comes from."""
+        """Return where an image comes from."""
         return f"{self.origin}, number {index}"
 
     def size(self, index: int) -> tuple[int, int]:

@@ -92,7 +92,7 @@ class ImageStream(Stream):
     """Batch i holds the rows i · rows, …, (i + 1) · rows − 1 of a source, changed with random numbers of seed and i."""
 
     def __init__(self, source: Source, *augment: Augment, rows: int, seed: int, pairs: bool = False, **options: int):
-        """Say what the batches are made of.
+        """Return what the batches are made of.
 
         Args:
           source: where rows come from.

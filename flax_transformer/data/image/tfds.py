@@ -39,7 +39,7 @@ class TfdsImages:
         return f"{self.identity} {self.indices.tolist()}"
 
     def name(self, index: int) -> str:
-        """Say where an image comes from."""
+        """Return where an image comes from."""
         return f"{self.origin}, record {self.indices[index]}"
 
     def size(self, index: int) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def _draw(pool: Int[np.ndarray, " pool"], count: int, random: np.random.Generato
 
 
 def _split_of(n: UInt64[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Give each number the index of its split, by the finaliser of SplitMix64 (Steele et al. 2014)."""
+    """Return the index of each number's split, by the finaliser of SplitMix64 (Steele et al. 2014)."""
     mixed = n + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

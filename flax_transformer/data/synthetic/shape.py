@@ -219,7 +219,7 @@ class RenderedImages:
         return digest(repr(self.drawn_by), self.numbers.astype(np.int64))
 
     def name(self, index: int) -> str:
-        """Say which image it is."""
+        """Return which image it is."""
         return f"drawn image {self.numbers[index]}"
 
     def size(self, index: int) -> tuple[int, int]:

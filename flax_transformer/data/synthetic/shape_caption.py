@@ -213,7 +213,7 @@ class CaptionedScenes:
 
 
 def tell(placed: list[PlacedShape]) -> str:
-    """Say what is on an image: the upper shape first, and of two at one height the left one.
+    """Return what is on an image: the upper shape first, and of two at one height the left one.
 
     >>> tell([(0, ("red", "cross")), (1, ("blue", "ellipse"))])
     'a red cross left of a blue ellipse'

@@ -71,7 +71,7 @@ class ShapeVQA(ShapeScenes):
         return DataSet(splits, kind="questions")
 
     def ask(self, number: int) -> list[tuple[str, str]]:
-        """Ask questions about a scene, each with its answer."""
+        """Return questions about a scene, each with its answer."""
         objects, rng = self.layout(number), np.random.default_rng((self.scene_seed, number, 3))
         middles = (objects.boxes[:, 0] + objects.boxes[:, 2]).tolist()
         shapes = [SHAPES[label] for label in objects.classes.tolist()]
@@ -84,7 +84,7 @@ class ShapeVQA(ShapeScenes):
 
 
 def which_colour(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
-    """Ask for the colour of a shape of which there is one."""
+    """Return a question for the colour of a shape of which there is one."""
     shapes = [shape for _, shape, _ in seen]
     once = [(colour, shape) for colour, shape, _ in seen if shapes.count(shape) == 1]
     if not once:
@@ -94,7 +94,7 @@ def which_colour(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, st
 
 
 def which_shape(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
-    """Ask for the shape of a colour of which there is one."""
+    """Return a question for the shape of a colour of which there is one."""
     colours = [colour for colour, _, _ in seen]
     once = [(colour, shape) for colour, shape, _ in seen if colours.count(colour) == 1]
     if not once:
@@ -104,14 +104,14 @@ def which_shape(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str
 
 
 def how_many(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str]:
-    """Ask how many shapes there are, of a kind or in all."""
+    """Return a question of how many shapes there are, of a kind or in all."""
     kind = ["shape", *SHAPES][rng.integers(len(SHAPES) + 1)]
     count = len(seen) if kind == "shape" else sum(shape == kind for _, shape, _ in seen)
     return f"how many {kind}{'es' if kind == 'cross' else 's'} are there?", str(count)
 
 
 def is_there(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str]:
-    """Ask whether there is a shape of a colour, as often there as not."""
+    """Return a question of whether there is a shape of a colour, as often there as not."""
     yes = bool(rng.integers(2))
     there = {(colour, shape) for colour, shape, _ in seen}
     others = [(colour, shape) for colour in COLOURS for shape in SHAPES if (colour, shape) not in there]
@@ -121,7 +121,7 @@ def is_there(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def is_left(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
-    """Ask whether one of two shapes is left of the other, as often as not."""
+    """Return a question of whether one of two shapes is left of the other, as often as not."""
     named = [(colour, shape) for colour, shape, _ in seen]
     once = [each for each in seen if named.count(each[:2]) == 1]
     if len(once) < 2:

@@ -61,7 +61,7 @@ class TextTokenizer(Protocol):
         """Turn texts into token ids without marks."""
 
     def fingerprint(self) -> str:
-        """Tell this tokenizer from any other."""
+        """Return a fingerprint of the tokenizer."""
 
 
 @frozen

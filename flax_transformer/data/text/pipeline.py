@@ -16,7 +16,7 @@ class BucketStream(Stream):
         examples: Tokenized,
         **options: int,
     ) -> None:
-        """Say what the batches are made of; `options` are those of `Stream`."""
+        """Return what the batches are made of; `options` are those of `Stream`."""
         super().__init__(**options)
         if plan.examples != len(examples):
             raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")

@@ -245,7 +245,7 @@ class StoryStream(Stream):
     """Batches of questions by a bucket plan, which every process makes alike."""
 
     def __init__(self, plan: BucketPlan, stories: Stories, **options: int) -> None:
-        """Say what the batches are made of; `options` are those of `Stream`."""
+        """Return what the batches are made of; `options` are those of `Stream`."""
         super().__init__(**options)
         self._plan, self._stories = plan, stories
         self.check_rows(self._count)

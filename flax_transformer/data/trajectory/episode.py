@@ -144,7 +144,7 @@ def _episodes(arrays: Mapping[str, np.ndarray]) -> Episodes:
 
 
 def _begins(arrays: Mapping[str, np.ndarray], count: int) -> Bool[np.ndarray, " N"]:
-    """Say at which steps an episode begins."""
+    """Return at which steps an episode begins."""
     if any(name in arrays for name in NAMES["starts"]):
         begins = _find(arrays, "starts").astype(bool).reshape(-1)
     else:

@@ -142,7 +142,7 @@ def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def is_complete(frames: Float[np.ndarray, "N J 3"]) -> Bool[np.ndarray, " N"]:
-    """Tell frames that have a body: not all joints at zero, none beyond what coordinates can be.
+    """Return which frames have a body: not all joints at zero, none beyond what coordinates can be.
 
     >>> is_complete(np.array([[[0.0, 0, 0]], [[1, 2, 3]], [[1, 2, 1e9]], [[1, np.nan, 3]]])).tolist()
     [False, True, False, False]

@@ -44,7 +44,7 @@ class Videos(Protocol):
         ...
 
     def name(self, index: int) -> str:
-        """Say where a clip comes from."""
+        """Return where a clip comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int, int]:
@@ -81,7 +81,7 @@ class InMemoryVideos:
         return digest(str(self.pixels.shape), self.pixels)
 
     def name(self, index: int) -> str:
-        """Say where a clip comes from."""
+        """Return where a clip comes from."""
         return f"{self.origin}, number {index}"
 
     def size(self, index: int) -> tuple[int, int, int]:

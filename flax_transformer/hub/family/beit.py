@@ -71,7 +71,7 @@ def _write_pooler(config: ClassifierConfig) -> dict[str, Any]:
 
 
 def _settled(fields: Fields, names: Collection[str]) -> Fields:
-    """Say whether there is a pooler; one that takes the first state has no tensors, and is there."""
+    """Return whether there is a pooler; one that takes the first state has no tensors, and is there."""
     return fields if read(fields).end_norm else settle_pooler("BeitModel", fields, names)
 
 

@@ -55,7 +55,7 @@ CONFIG = ConfigTable(
 
 
 def call(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Say the action, the next state and the return of each step, as DecisionTransformerModel does."""
+    """Return the predicted action, next state and return of each step, as DecisionTransformerModel does."""
     mask = None
     if inputs.attention_mask is not None:
         mask = Mask(dense=jnp.repeat(inputs.attention_mask != 0, 3, axis=-1)[..., None, None, :])

@@ -94,12 +94,12 @@ def _given(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def _leading(fields: Fields) -> LongformerConfig:
-    """Let the first token be global, unless others are said to be, as for classification."""
+    """Make the first token global, unless others are said to be, as for classification."""
     return replace(read(fields), leading=1)
 
 
 def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[str, Any]]:
-    """Let the tokens before the first end mark be global, a question's, or those after the second, a choice's."""
+    """Make the tokens before the first end mark global, a question's, or those after the second, a choice's."""
 
     def prepare(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
         if "global_attention_mask" in inputs:

@@ -64,7 +64,7 @@ def _padding(fields: Fields) -> int:
 
 
 def _counted(call: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
-    """Let positions count the tokens that are not padding; those that are given count the rows of the table."""
+    """Count positions over the tokens that are not padding; those that are given count the rows of the table."""
 
     @functools.wraps(call)
     def counted(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

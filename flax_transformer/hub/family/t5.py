@@ -31,7 +31,7 @@ MT5 = {"vocab_size": 250_112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "fe
 
 
 def settled(fields: Fields, names: Collection[str]) -> Fields:
-    """Say whether the output layer is the embedding table, which only the names of the tensors tell.
+    """Return whether the output layer is the embedding table, which only the names of the tensors tell.
 
     Transformers 5 writes `tie_word_embeddings` true whatever the model, and T5 1.1, whose published config.json says
     false, is without a layer of its own where transformers 5 made it. With hidden states scaled it is always tied.

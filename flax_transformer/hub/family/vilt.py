@@ -178,7 +178,7 @@ FIRST = {"pool": "first", "dense": "tanh"}
 
 
 def _given(made: Architecture) -> Architecture:
-    """Let an architecture of texts be given images too."""
+    """Return an architecture of texts that takes images too."""
     return replace(made, inputs=GIVEN, check=check, **LAYERS)
 
 

@@ -104,13 +104,13 @@ def pooled(read: Callable[[Fields], Any], fields: Fields) -> ClassifierConfig:
 
 
 def write_pooler(config: ClassifierConfig) -> dict[str, Any]:
-    """Say which pooler there is."""
+    """Return which pooler there is."""
     dense = config.head.dense
     return {"has_pooler": False} if dense is None else {"pooler_act": spelled(dense)}
 
 
 def restoring(read: Callable[[Fields], ViTConfig], fields: Fields) -> RestorerConfig:
-    """Let an encoder with a mask token give images back."""
+    """Reconstruct images by an encoder with a mask token."""
     backbone = replace(read(fields), mask_token=True)
     return RestorerConfig(
         backbone=backbone, embed=backbone.block.embed, stride=fields.integer("encoder_stride", 16),

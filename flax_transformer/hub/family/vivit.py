@@ -24,7 +24,7 @@ def read_start(fields: Fields) -> dict[str, float]:
 
 
 def said_start(config: ViTConfig) -> dict[str, float]:
-    """Say it where it is not what is usual."""
+    """Write the field where it is not the default."""
     return {} if config.table_std == 0.02 else {"position_initializer_range": config.table_std}
 
 

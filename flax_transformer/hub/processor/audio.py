@@ -215,7 +215,7 @@ def read_audio_files(folder: Path) -> dict[str, bytes]:
 
 
 def hears(folder: Path) -> bool:
-    """Say whether what a folder says of its inputs is about sounds.
+    """Return whether what a folder says of its inputs is about sounds.
 
     Raises:
       ValueError: broken files; names the file.

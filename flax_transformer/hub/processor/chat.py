@@ -172,7 +172,7 @@ def _special_tokens(tokenizer: Any) -> dict[str, str]:
 
 
 def _aliased(message: dict[str, Any]) -> dict[str, Any]:
-    """Give a message's reasoning the names that templates read."""
+    """Rename a message's reasoning as templates read it."""
     names = ("reasoning_content", "thinking", "reasoning")
     reasoning = next((message[name] for name in names if message.get(name) is not None), None)
     if reasoning is None:

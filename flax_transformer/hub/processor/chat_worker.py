@@ -141,7 +141,7 @@ def answers(requests: Iterator[str]) -> Iterator[str]:
 
 
 def confine() -> None:
-    """Give up what no template needs: memory, writing files, making processes."""
+    """Drop what no template needs: memory, writing files, making processes."""
     for kind, most in (
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_FSIZE, 0),

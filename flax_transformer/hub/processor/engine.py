@@ -14,7 +14,7 @@ class Encoding:
 
     @property
     def type_ids(self) -> list[int]:
-        """Say that all tokens belong to the first text."""
+        """Return the type ids of one text: all are 0."""
         return [0] * len(self.ids)
 
 
@@ -41,7 +41,7 @@ class Engine:
         return len(self._vocabulary)
 
     def token_to_id(self, token: str) -> int | None:
-        """Look a token up."""
+        """Look up a token."""
         return self._vocabulary.get(token)
 
     def id_to_token(self, id: int) -> str | None:

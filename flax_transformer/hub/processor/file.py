@@ -34,7 +34,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def has_vocabulary(files: Mapping[str, bytes]) -> bool:
-    """Say whether there is a tokenizer among the files."""
+    """Return whether there is a tokenizer among the files."""
     return any(name in files for name in _VOCABULARY)
 
 

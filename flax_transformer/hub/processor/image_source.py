@@ -29,7 +29,7 @@ def read_images(images: Any) -> list[Any]:
 
 
 def split_videos(videos: Any) -> list[Any]:
-    """Tell one clip, a list or array of images, from several."""
+    """Return whether it is one video, a list or array of images, or several."""
     several = (
         isinstance(videos, list | tuple) and videos and (isinstance(videos[0], list | tuple) or _axes(videos[0]) == 4)
     )

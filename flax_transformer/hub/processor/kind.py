@@ -190,7 +190,7 @@ _PYTHON = frozenset(
 
 
 def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str | None, folder: Path) -> TokenizerType:
-    """Tell the kind by the declared class, else by the model's type, else by the files; as `transformers` 5 does.
+    """Return the kind, by the declared class, else by the model's type, else by the files; as `transformers` 5 does.
 
     Raises:
         ValueError: a class that is not read at all.
@@ -390,7 +390,7 @@ def _set_ends(engine: Any, special: Special, *, bos: bool, eos: bool) -> None:
 
 
 def set_template(engine: Any, single: list[str], pair: list[str]) -> None:
-    """Say what stands around a text and around a pair of them, in the notation of `tokenizers`."""
+    """Return what stands around a text and around a pair of them, in the notation of `tokenizers`."""
     import tokenizers
 
     tokens = {piece.removesuffix(":0").removesuffix(":1") for piece in pair if not piece.startswith("$")}

@@ -33,7 +33,7 @@ class Unreadable:
         raise ValueError(f"this checkpoint's {self._what} cannot be read: {self._reason}")
 
     def __call__(self, *inputs: Any, **options: Any) -> None:
-        """Say why not."""
+        """Return why not."""
         return self.engine
 
     def save(self, folder: str | os.PathLike) -> None:

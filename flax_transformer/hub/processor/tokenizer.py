@@ -274,7 +274,7 @@ class HubTokenizer(Vocabulary):
 
 
 def _refuse(tokenizer: HubTokenizer, name: str, value: Any) -> None:
-    """Say how a tokenizer with another token is made."""
+    """Return how a tokenizer with another token is made."""
     role = name.removesuffix("_id").removesuffix("_token")
     which = f"{role}=tokenizer.eos" if role in SPECIAL else f"{name}=…"
     raise AttributeError(

@@ -83,7 +83,7 @@ class Vocabulary:
         return self.convert_tokens_to_ids(self.all_special_tokens)
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
-        """Look tokens up, or one; what the vocabulary lacks is the unknown token, None where there is none."""
+        """Look up tokens, or one; what the vocabulary lacks is the unknown token, None where there is none."""
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(token) for token in tokens]
         id = self.engine.token_to_id(tokens)

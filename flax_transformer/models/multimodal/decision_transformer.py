@@ -155,7 +155,7 @@ class DecisionTransformer(Module):
         return self.trunk(constrain(x, "batch", "length", None), mask=Mask(causal=True) & mask, key=keys[1])
 
     def output(self, hidden: Float[Array, "*B P D"]) -> TrajectoryPrediction:
-        """Say the action of each step by what its state's position (of P = 3T) gives; the rest by its action's."""
+        """Predict each step's action from the output at its state's position (of P = 3T), the rest at its action's."""
         x = hidden.reshape(*hidden.shape[:-2], -1, 3, hidden.shape[-1])
         actions = widen(self.action(x[..., 1, :]))
         return TrajectoryPrediction(

@@ -102,7 +102,7 @@ class Grounded(Module):
         return self.text(source["tokens"], self.vision(source["images"], key=keys[0]), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: those of the tokens."""
+        """Return which positions of the output are padding: those of the tokens."""
         return mask
 
     def hidden_states(

@@ -216,7 +216,7 @@ class Lxmert(Encoder):
         seen: Bool[Array, "*#B R"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
     ) -> Bool[Array, "*B S"] | None:
-        """Say which positions of the output are no padding, of tokens or of regions."""
+        """Return which positions of the output are no padding, of tokens or of regions."""
         if lengths is None and seen is None:
             return None
         T = tokens.shape[-1]

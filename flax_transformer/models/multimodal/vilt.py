@@ -172,7 +172,7 @@ class Vilt(Encoder):
         seen: Bool[Array, "*I H W"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
     ) -> Bool[Array, "*#I S"] | None:
-        """Say which positions of the output are no padding, of the text or of images."""
+        """Return which positions of the output are no padding, of the text or of images."""
         if lengths is None and seen is None:
             return None
         grid, lead, T = self.cfg.patches.grid_of(*images.shape[-3:-1]), images.shape[:-3], tokens.shape[-1]

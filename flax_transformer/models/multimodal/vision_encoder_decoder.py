@@ -19,7 +19,7 @@ FLOAT32 = Precision()
 
 
 def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig:
-    """Let a language model look at images, by cross-attention as its self-attention is.
+    """Give a language model cross-attention to images, as its self-attention is.
 
     Args:
       encoder: config of an encoder of images; one of another width than the words gets a linear layer behind it.
@@ -32,7 +32,7 @@ def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig
 
 
 def text_reader(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
-    """Let a language model look at images as `captioner` does, but at states as wide as the encoder's (TrOCR)."""
+    """Give a language model cross-attention as `captioner` does, to states as wide as the encoder's (TrOCR)."""
     cross = CrossAttentionConfig.like(words.block.attention, memory=width_of(encoder))
     return _looking(encoder, words, cross, {})
 

@@ -40,5 +40,5 @@ class Transcriber(Classifier):
         super().__init__(cfg, rngs=rngs)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions are padding, given what of the sounds is."""
+        """Return which positions are padding, given what of the sounds is."""
         return self.backbone.memory_mask(mask)

@@ -180,7 +180,7 @@ class Wav2Vec2(Module):
         return self.encode(self.features(samples), mask=mask, masked=masked, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say how many positions of the output come of sound, given how many samples do."""
+        """Return how many positions of the output come of sound, given how many samples do."""
         if mask is None:
             return None
         others = (mask.window, mask.segments, mask.dense, mask.offset)

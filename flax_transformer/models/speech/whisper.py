@@ -135,7 +135,7 @@ class WhisperEncoder(Module):
         return self.trunk(constrain(x, "batch", "length", None), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: silence counts as sound, so none are."""
+        """Return which positions of the output are padding: silence counts as sound, so none are."""
         return None
 
     def hidden_states(

@@ -64,7 +64,7 @@ class BlockSparseConfig(AttentionConfig):
             raise ValueError("attention in blocks has no rotary positions, norms of queries or shared heads, got some")
 
     def is_sparse(self, length: int) -> bool:
-        """Say whether a text is long enough for blocks."""
+        """Return whether a text is long enough for blocks."""
         return self.sparse and length > (least_blocks(self.random_blocks) - 1) * self.block_size
 
     def build(self, rngs: nnx.Rngs) -> "BlockSparseAttention":

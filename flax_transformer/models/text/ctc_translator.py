@@ -102,7 +102,7 @@ class CTCTranslator(NonAutoregressive):
         return self.decoder(x.astype(memory.dtype), memory, mask=self.memory_mask(seen), memory_mask=seen, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say how many positions write, given how many tokens a source has: `Mask(lengths=…)`."""
+        """Return how many positions write, given how many tokens a source has: `Mask(lengths=…)`."""
         return None if mask is None else Mask(lengths=mask.lengths * self.cfg.spread)
 
     def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Output:

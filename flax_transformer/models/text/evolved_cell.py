@@ -220,7 +220,7 @@ class EvolvedMemory(LayerMemory):
     second: Memory
 
     def share(self, beams: int) -> "EvolvedMemory":
-        """Let so many rows of queries share each row."""
+        """Share each row among so many rows of queries."""
         return EvolvedMemory(self.first.share(beams), self.second.share(beams))
 
 
@@ -240,12 +240,12 @@ class EvolvedCache(LayerCache):
         return self.attention.length
 
     def fork(self, beams: int, length: int) -> "EvolvedCache":
-        """Let `beams` hypotheses continue every sentence, up to `length` positions in all."""
+        """Prepare for `beams` hypotheses of every sentence, up to `length` positions in all."""
         branches = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=-3), self.branches)
         return EvolvedCache(self.wide.fork(beams, length), branches, self.attention.fork(beams, length))
 
     def reorder(self, rows: Int[Array, "R"]) -> "EvolvedCache":
-        """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""
+        """Reorder: row i continues what row `rows[i]` was, a hypothesis of the same sentence."""
         branches = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=-3, mode="clip"), self.branches)
         return EvolvedCache(self.wide.reorder(rows), branches, self.attention.reorder(rows))
 

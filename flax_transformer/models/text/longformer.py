@@ -118,7 +118,7 @@ class GlobalAttention(Attention):
 
 
 def keys_seen(mask: Mask | None, shape: tuple[int, ...]) -> Bool[Array, "*B T"]:
-    """Say which keys are no padding.
+    """Return which keys are no padding.
 
     Raises:
       ValueError: a mask that says more of keys than whether they are seen.
@@ -238,7 +238,7 @@ class Longformer(Encoder):
 
 
 def _wrong(positions: Array, shape: tuple[int, ...]) -> Bool[Array, "*B"]:
-    """Say which rows have places that they have not; raise where that is known already."""
+    """Return which rows have places that they have not; raise where that is known already."""
     check_ids("global_positions", positions)
     check_broadcast("global_positions", positions.shape[:-1], shape[:-1])
     wrong = ((positions < -1) | (positions >= shape[-1])).any(axis=-1)

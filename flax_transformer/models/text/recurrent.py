@@ -273,7 +273,7 @@ class RecurrentSeq2Seq(Module):
         return replace(cache, states=states, fed=fed, index=cache.index + 1), found
 
     def _given(self, top: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array | None]:
-        """Let states [R, T, H] look, if they do, and join what they see to them."""
+        """Attend by states [R, T, H], if they do, and join what they see to them."""
         context, weights = self._see(top, cache, positions) if self.cfg.look is not None else (None, None)
         return self._joined(top, context), weights
 
@@ -281,7 +281,7 @@ class RecurrentSeq2Seq(Module):
         return jnp.tanh(self.join(top if context is None else jnp.concatenate([top, context], axis=-1)))
 
     def _see(self, query: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array]:
-        """Let [R, T, H] look, where the hypotheses of a sentence share its memory."""
+        """Attend by states [R, T, H], where the hypotheses of a sentence share its memory."""
         (R, T, _), B = query.shape, cache.memory.shape[0]
         beside = query.reshape(B, R // B * T, -1)
         places = jnp.tile(positions, R // B)

@@ -128,7 +128,7 @@ class StoryReader(Module):
         return self.trunk.observe(x, mask=None if lengths is None else Mask(lengths=lengths), key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: those of the input."""
+        """Return which positions of the output are padding: those of the input."""
         return mask
 
     def _enter(self, sentences: Array, key: PRNGKeyArray | None) -> tuple[Array, PRNGKeyArray | None]:

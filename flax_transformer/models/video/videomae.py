@@ -177,7 +177,7 @@ def videomae_encoder(
 
 
 def _block(like: TransformerBlockConfig) -> TransformerBlockConfig:
-    """Give a block whose keys have no biases."""
+    """Return a block whose keys have no biases."""
     attention = replace(like.attention, bias=("query", "value"), out_bias=True)
     return with_fields(replace(like, attention=attention), norm_eps=1e-12, activation="gelu")
 

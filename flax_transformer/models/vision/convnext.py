@@ -166,7 +166,7 @@ class ConvNext(ReadsImages, Module):
         return self(images, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
 

@@ -200,7 +200,7 @@ class Detr(ReadsImages, Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B L Q D"]:
-        """Let the queries look at a memory; arguments as `encode` gives them."""
+        """Attend by the queries to a memory; arguments as `encode` gives them."""
         trunk, position_embedding = self.decoder, jnp.broadcast_to(position_embedding, memory.shape)
         mine = widen(self.queries[...])
         x = jnp.zeros((*memory.shape[:-2], *mine.shape), memory.dtype)
@@ -254,7 +254,7 @@ class BoxHead(Module):
         self.output = _linear(cfg, 4, rngs)
 
     def __call__(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B 4"]:
-        """Give four numbers without bounds."""
+        """Return four numbers without bounds."""
         for i in range(2):
             hidden = jax.nn.relu(layer(self.dense, i)(hidden))
         return self.output(hidden)

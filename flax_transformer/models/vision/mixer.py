@@ -89,7 +89,7 @@ class MixerConfig(TrunkConfig):
             raise ValueError(f"blocks must mix the {rows}×{columns} patches of an image, got {self.block.tokens.embed}")
 
     def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Let the blocks mix as many patches as there are, where the fields of another image are given."""
+        """Set how many patches the blocks mix, where the fields of another image are given."""
         rows, columns = fields["patches"].grid
         block = fields["block"]
         return {**fields, "block": replace(block, tokens=replace(block.tokens, embed=rows * columns))}
@@ -135,7 +135,7 @@ class Mixer(ReadsImages, Module):
         return self(images, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
 

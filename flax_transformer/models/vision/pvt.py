@@ -208,7 +208,7 @@ class PVT(ReadsImages, Module):
         return self.norm(self.features(images, key=key)[-1][0])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(

@@ -188,7 +188,7 @@ class ResNet(ReadsImages, Module):
         return self.features(images, by_batch)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
 

@@ -256,7 +256,7 @@ class Swin(ReadsImages, Module):
         return self.norm(self.features(images, masked=masked, key=key)[-1][0])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(

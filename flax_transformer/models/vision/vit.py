@@ -179,7 +179,7 @@ class ViT(ReadsImages, Module):
         return self.trunk(self.embed(images, masked=masked, key=keys[0]), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: images have none."""
+        """Return which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(

@@ -40,7 +40,7 @@ class FixedAttention(PatternAttention):
         return stride, min(self.summary, stride)
 
     def visible(self, rows: Int[Array, "..."], columns: Int[Array, "..."], length: int) -> Bool[Array, "..."]:
-        """Say whether the pattern shows keys at these positions to queries at those, of a text of this length."""
+        """Return whether the pattern shows keys at these positions to queries at those, of a text of this length."""
         stride, summary = self._sizes(length)
         return (columns // stride == rows // stride) | (columns % stride >= stride - summary)
 

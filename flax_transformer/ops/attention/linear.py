@@ -156,7 +156,7 @@ def _times(x: Array, log: Array) -> Array:
 
 
 def _per_head(x: Array, q: Array, axis: int) -> Array:
-    """Give every query head what is of its key head."""
+    """Repeat what each key head has for its query heads."""
     return jnp.repeat(x, q.shape[-2] // x.shape[axis], axis=axis)
 
 

@@ -21,7 +21,7 @@ from flax_transformer.ops.mask_field import within
 
 
 def seen_by(mask: Mask, length: int, rows: Int[Array, "T"], columns: Int[Array, "#T S"]) -> Bool[Array, "*#B #N T S"]:
-    """Say which keys at these positions the mask shows to queries at those; what is outside of the text is hidden."""
+    """Return which keys at these positions queries at those see by the mask; what is outside of the text is hidden."""
     inside = ((columns >= 0) & (columns < length))[None]
     inside &= within(columns - rows[:, None], mask.causal, mask.window)
     if mask.lengths is not None:

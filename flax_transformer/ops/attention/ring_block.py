@@ -70,7 +70,7 @@ def spot_of(plan: RingSpec, rank: Int[Array, ""], source: Int[Array, ""], i: Int
 
 
 def reaches(plan: RingSpec, limits: Int[Array, "3"], spot: Spot) -> Bool[Array, ""]:
-    """Say whether any query of the block may see any of its keys, by position and length alone.
+    """Return whether any query of the block may see any of its keys, by position and length alone.
 
     Args:
         limits: in the batch, the largest of the mask's lengths and the smallest and largest of its offsets.

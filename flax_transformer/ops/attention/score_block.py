@@ -55,7 +55,7 @@ def part_of(mask, i, j, rows, columns):
 
 
 def reaches(part, rows, columns):
-    """Say whether any query of the block may see any of its keys, by position and length alone."""
+    """Return whether any query of the block may see any of its keys, by position and length alone."""
     reach = jnp.any(part.lengths > 0)
     left, right = (None, None) if part.window is None else part.window
     if part.causal:
@@ -83,7 +83,7 @@ class Band(NamedTuple):
     size: int = 1
 
     def first(self, i):
-        """Say from which block on block i visits."""
+        """Return from which block on block i visits."""
         return jnp.clip((i * self.step + self.start) // self.size, 0, self.total - self.count)
 
     def cut(self, i, *arrays):
@@ -102,7 +102,7 @@ class Band(NamedTuple):
 
 
 def bands(mask, T, S, rows, columns):
-    """Say which blocks of keys each block of queries visits, and the reverse, by a window that is known beforehand."""
+    """Return which blocks of keys each block of queries visits, and the reverse, by a window known beforehand."""
     queries, keys = -(-T // rows), -(-S // columns)
     whole = Band(keys, keys), Band(queries, queries)
     offset = S - T if mask is None or mask.offset is None else mask.offset

@@ -45,7 +45,7 @@ class PatternAttention(AttentionFunction):
         return None
 
     def visible(self, rows: Int[Array, "..."], columns: Int[Array, "..."], length: int) -> Bool[Array, "..."]:
-        """Say whether the pattern shows keys at these positions to queries at those, of a text of this length."""
+        """Return whether the pattern shows keys at these positions to queries at those, of a text of this length."""
         raise NotImplementedError
 
     def run_blocks(self, call: Call) -> Float[Array, "*B T N H"]:

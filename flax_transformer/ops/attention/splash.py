@@ -129,7 +129,7 @@ def _positions(mask, rows, columns, offset):
 
 
 def _segments(mask, batch, lengths, padded):
-    """Give ids to queries and keys; keys that are padding or beyond their length get one that no query has."""
+    """Return ids of queries and keys; keys that are padding or beyond their length get one that no query has."""
     query, key = mask.segments or (jnp.zeros(lengths[0], jnp.int32), jnp.zeros(lengths[1], jnp.int32))
     limit = jnp.minimum(lengths[1], lengths[1] if mask.lengths is None else mask.lengths)
     key = jnp.where(jnp.arange(lengths[1]) < limit[..., None], key, _HIDDEN)

@@ -25,7 +25,7 @@ class StridedAttention(PatternAttention):
     name = "strided"
 
     def visible(self, rows: Int[Array, "..."], columns: Int[Array, "..."], length: int) -> Bool[Array, "..."]:
-        """Say whether the pattern shows keys at these positions to queries at those, of a text of this length."""
+        """Return whether the pattern shows keys at these positions to queries at those, of a text of this length."""
         stride, away = self.stride or root(length), jnp.abs(columns - rows)
         return (away <= stride) | (away % stride == 0)
 

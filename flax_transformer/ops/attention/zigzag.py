@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, Shaped
 
 
 def pieces(rank: Int[Array, ""] | int, ranks: int, zigzag: bool) -> Int[Array, "2"]:
-    """Say which of the `2 * ranks` pieces of the sequence a rank has.
+    """Return which of the `2 * ranks` pieces of the sequence a rank has.
 
     >>> [pieces(rank, 3, True).tolist() for rank in range(3)]
     [[0, 5], [1, 4], [2, 3]]
@@ -23,7 +23,7 @@ def pieces(rank: Int[Array, ""] | int, ranks: int, zigzag: bool) -> Int[Array, "
 def to_zigzag(
     x: Shaped[Array, "..."], axis: int, ranks: int, axes: tuple[str, ...] = ("sequence",)
 ) -> Shaped[Array, "..."]:
-    """Give each rank its pieces of the zigzag layout, early piece first, for those of the plain layout."""
+    """Send each rank its pieces of the zigzag layout, early piece first, for those of the plain layout."""
     even, odd = jnp.split(x, 2, axis)
     even = jax.lax.ppermute(even, axes, _homes(0, ranks))
     odd = jax.lax.ppermute(odd, axes, _homes(1, ranks))
