@@ -9,10 +9,10 @@ import PIL.Image
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.data.image.geometry import new_size
 from flax_transformer.hub.convert import load_orbax, save_orbax
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor
-from flax_transformer.hub.processor.image_step import new_size
 from tests.hub.image_case import CONFIGS, SEEN, attempt, picture
 
 CHECKPOINT = Path(__file__).parent / "golden" / "bert"

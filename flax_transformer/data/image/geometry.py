@@ -6,7 +6,7 @@ off at the edge of a crop, and dropped with its class if less than a pixel of it
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,29 @@ from flax_transformer.data.image.decode import MAX_PIXELS
 from flax_transformer.frozen import frozen
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+
+def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int]:
+    """Return the height and width that an image is resized to, rounded down as `transformers` does.
+
+    >>> new_size({"shortest_edge": 224}, 300, 400), new_size({"shortest_edge": 800, "longest_edge": 1333}, 500, 1000)
+    ((224, 298), (666, 1333))
+    """
+    if "height" in size:
+        return size["height"], size["width"]
+    if "max_height" in size:
+        scale = min(size["max_height"] / height, size["max_width"] / width)
+        return int(height * scale), int(width * scale)
+    short, long = sorted((height, width))
+    edge = end = size["shortest_edge"]
+    if "longest_edge" in size:
+        if long / short * edge > size["longest_edge"]:
+            edge = size["longest_edge"] * short / long
+            end = round(edge)
+        if end == short:
+            return height, width
+    other = int(edge * long / short)
+    return (end, other) if height <= width else (other, end)
 
 
 @frozen
@@ -45,12 +68,9 @@ class Resize:
         """Return the height and width that an image gets."""
         if not isinstance(self.size, int):
             return self.size
-        short, long = sorted((width, height))
-        exact: float = self.size
-        if self.longest is not None and long / short * self.size > self.longest:
-            exact = self.longest * short / long
-        side, other = max(1, round(exact)), int(exact * long / short)
-        return (side, other) if height <= width else (other, side)
+        longest = {} if self.longest is None else {"longest_edge": self.longest}
+        high, wide = new_size({"shortest_edge": self.size, **longest}, height, width)
+        return max(1, high), max(1, wide)
 
 
 @frozen

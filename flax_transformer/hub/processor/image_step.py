@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from flax_transformer.data.image.geometry import new_size
+
 ImageArray = Shaped[np.ndarray, "C H W"]
 MAX_PIXELS = 2**24
 """Pixels that an image may have after it is resized: a thin one can become very long."""
@@ -198,29 +200,6 @@ class Quantize:
             for rows in pixels
         ]
         return {"input_ids": np.stack(ids).astype(np.int32)}
-
-
-def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int]:
-    """Return the height and width that an image is resized to, rounded down as `transformers` does.
-
-    >>> new_size({"shortest_edge": 224}, 300, 400), new_size({"shortest_edge": 800, "longest_edge": 1333}, 500, 1000)
-    ((224, 298), (666, 1333))
-    """
-    if "height" in size:
-        return size["height"], size["width"]
-    if "max_height" in size:
-        scale = min(size["max_height"] / height, size["max_width"] / width)
-        return int(height * scale), int(width * scale)
-    short, long = sorted((height, width))
-    edge = end = size["shortest_edge"]
-    if "longest_edge" in size:
-        if long / short * edge > size["longest_edge"]:
-            edge = size["longest_edge"] * short / long
-            end = round(edge)
-        if end == short:
-            return height, width
-    other = int(edge * long / short)
-    return (end, other) if height <= width else (other, end)
 
 
 def _is_share(image: ImageArray) -> bool:
