@@ -41,7 +41,10 @@ def heads_of(pretrained: Pretrained, tokens: Any) -> tuple[Array, Array, Array]:
             "trained heads are those of a model with one stack of blocks whose attention is nn.Attention, got "
             f"{len(trunks)} stacks in {type(pretrained.model).__name__}"
         )
-    run = lambda ids: pretrained(input_ids=ids, output_hidden_states=True).hidden_states  # noqa: E731
+
+    def run(ids):
+        return pretrained(input_ids=ids, output_hidden_states=True).hidden_states
+
     inputs = jnp.stack([each[0] for each in run(jnp.asarray(tokens)[None])][: trunks[0].cfg.depth])
 
     def layer(block: Any, x: Array) -> tuple[Array, Array, Array]:

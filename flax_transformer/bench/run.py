@@ -155,7 +155,10 @@ def open_target(
     devices = make_mesh(found.mesh if mesh is None else mesh)
     found.check_rows(devices.shape)
     on = devices if devices.size > 1 else None
-    make = lambda: _prepare(found, what, on)  # noqa: E731
+
+    def make():
+        return _prepare(found, what, on)
+
     return Job(facts=found.facts(what), make=make, steps=steps, mesh=on, devices=devices.size)
 
 
@@ -198,7 +201,10 @@ def _of_program(program: Program, facts: Facts, steps: int) -> Job:
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(program.arguments))
     devices = max((sharding.num_devices for sharding in shardings if sharding is not None), default=1)
     (name,) = facts.flops
-    make = lambda: {name: Program(program.function, real(program.arguments), program.advance)}  # noqa: E731
+
+    def make():
+        return {name: Program(program.function, real(program.arguments), program.advance)}
+
     return Job(facts=facts, make=make, steps=steps, devices=devices)
 
 

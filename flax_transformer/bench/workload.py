@@ -120,7 +120,10 @@ class Workload:
         if self.carry is not NOTHING:
             return free
         with alone():
-            loss = lambda model, batch: self.objective(model, batch, key=jax.random.key(0))[0]  # noqa: E731
+
+            def loss(model, batch):
+                return self.objective(model, batch, key=jax.random.key(0))[0]
+
             closed = jax.make_jaxpr(loss)(model, self.batch)
         used = partial_eval.dce_jaxpr(closed.jaxpr, [True])[1]
         return [one and other for one, other in zip(free, used, strict=False)]  # after the parameters comes the batch

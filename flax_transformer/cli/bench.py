@@ -224,7 +224,10 @@ def bench_variants(
 
             trained = trained_heads(run, "\n".join(read_lines(text)))
         names = variants or (*measure.EXACT, *measure.VARIANTS)
-        say = lambda what: print(what, file=sys.stderr, flush=True)  # noqa: E731
+
+        def say(what):
+            return print(what, file=sys.stderr, flush=True)
+
         limits = measure.Limits(room * 1e9, patience)
         sizes = measure.HeadCounts(**asdict(size))
         record = measure.bench_variants(lengths, names=names, size=sizes, limits=limits, trained=trained, say=say)

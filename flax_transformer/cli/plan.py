@@ -59,7 +59,9 @@ def plan(
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
 
-    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+    def say(text):
+        return print(text, file=sys.stderr, flush=True)
+
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with exit_on_error():
         check_file(json)

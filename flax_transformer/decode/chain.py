@@ -92,10 +92,16 @@ def staged(running: Callable, advance: Callable, state: Any, stages: tuple[int, 
     stage, *later = stages
     state = state._replace(cache=grow(state.cache, stage))
     state = jax.lax.while_loop(lambda s: running(s) & (s.t < stage), advance, state)
-    without = lambda s: s._replace(cache=None)  # noqa: E731
+
+    def without(s):
+        return s._replace(cache=None)
+
     if not later:
         return without(state)
-    more = lambda s: staged(running, advance, s, tuple(later), grow)  # noqa: E731
+
+    def more(s):
+        return staged(running, advance, s, tuple(later), grow)
+
     return jax.lax.cond(running(state), more, without, state)
 
 
@@ -109,8 +115,13 @@ def _run(
     grow: Grow | None,
 ) -> Decoded:
     keys = None if key is None else each_row(key, prompt.shape)
-    forward = lambda state: advance(step, state, keys, config, process)  # noqa: E731
-    more = lambda state: running(state) & (state.t < config.last)  # noqa: E731
+
+    def forward(state):
+        return advance(step, state, keys, config, process)
+
+    def more(state):
+        return running(state) & (state.t < config.last)
+
     return refuse_nan(finish(staged(more, forward, start(cache, prompt, config), *sizes(config, grow)), config))
 
 
@@ -173,7 +184,10 @@ def finish(state: State, config: Greedy) -> Decoded:
     """Return what was decoded, with lengths and scores."""
     ended = is_end(state.tokens, config)
     if config.stop:
-        stopped = lambda count: ends_with(state.tokens, count, config.stop).any(-1)  # noqa: E731
+
+        def stopped(count):
+            return ends_with(state.tokens, count, config.stop).any(-1)
+
         ended |= jax.vmap(stopped, out_axes=-1)(1 + jnp.arange(config.max_length))
     ended |= jnp.isnan(state.logprobs)
     # The first end closes a row, so that a pad token that is also an end token is not counted.

@@ -114,7 +114,10 @@ def _ranked(tokens: Array, logprobs: Array, lengths: Array, config: Parallel) ->
     tokens, logprobs = (each.reshape(*lengths.shape, -1) for each in (tokens, logprobs))
     scores = logprobs.sum(-1) / divisors[lengths - 1]
     scores, order = jax.lax.top_k(scores, config.n_best)
-    take = lambda each: jnp.take_along_axis(each, order.reshape(*order.shape, *[1] * (each.ndim - 2)), axis=1)  # noqa: E731
+
+    def take(each):
+        return jnp.take_along_axis(each, order.reshape(*order.shape, *[1] * (each.ndim - 2)), axis=1)
+
     return Decoded(take(tokens), take(lengths), scores, take(logprobs))
 
 

@@ -171,7 +171,10 @@ class _Constrained:
         rows, length = self.prompt.shape
         if len(tokens) % rows:
             raise ValueError(f"rows must be a multiple of the prompt's, got R={len(tokens)}, B={rows}")
-        repeat = lambda x: jnp.repeat(x, len(tokens) // rows, axis=0)  # noqa: E731
+
+        def repeat(x):
+            return jnp.repeat(x, len(tokens) // rows, axis=0)
+
         seen = jnp.concatenate([repeat(self.prompt).astype(tokens.dtype), tokens], axis=-1)
         return seen, 0 if self.padding is None else repeat(self.padding), length + t
 

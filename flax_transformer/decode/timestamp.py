@@ -38,8 +38,13 @@ class Timestamps:
         """
         token = jnp.arange(logits.shape[-1])
         is_time = token >= self.begin
-        hide = lambda logits, which: jnp.where(which, -jnp.inf, logits)  # noqa: E731
-        at = lambda i: jnp.take(tokens, jnp.maximum(i, 0), axis=1)[:, None] >= self.begin  # noqa: E731
+
+        def hide(logits, which):
+            return jnp.where(which, -jnp.inf, logits)
+
+        def at(i):
+            return jnp.take(tokens, jnp.maximum(i, 0), axis=1)[:, None] >= self.begin
+
         after_time, closed = (t >= 1) & at(t - 1), (t < 2) | at(t - 2)
         logits = hide(logits, (token == self.begin - 1) | (after_time & closed & is_time))
         logits = hide(logits, after_time & ~closed & (token < self.end))

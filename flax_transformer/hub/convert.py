@@ -104,7 +104,10 @@ def _placed(model: Any, mesh: Mesh | None) -> Any:
     """Return where every parameter of an abstract model will be."""
     here = SingleDeviceSharding(jax.devices()[0])
     shardings = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
-    place = lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)  # noqa: E731
+
+    def place(leaf, at):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
+
     return jax.tree.map(place, model, shardings)
 
 

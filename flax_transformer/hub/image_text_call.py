@@ -102,7 +102,10 @@ def pooled_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
         text = ModelOutput(last_hidden_state=hidden, pooler_output=tower.head.pool(hidden))
     if inputs.pixel_values is not None:
         image = normed_image(model.vision, inputs, keys[1], fields)
-    project = lambda tower, side: None if side is None else unit(tower.head.output(side.pooler_output))  # noqa: E731
+
+    def project(tower, side):
+        return None if side is None else unit(tower.head.output(side.pooler_output))
+
     vectors = Embedded(project(model.text, text), project(model.vision, image))
     scores = None if text is None or image is None else model.output(vectors)
     return ModelOutput(

@@ -111,7 +111,10 @@ def load(
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     config = with_fields(config, **lenient.model) if lenient.model else config
-    fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
+
+    def fresh():
+        return module_of(config)(config, rngs=nnx.Rngs(lenient.seed))
+
     with _named(folder / CONFIG):
         model = abstract(config)
     entries = resolve(family.rows(architecture), model)

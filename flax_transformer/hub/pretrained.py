@@ -185,7 +185,10 @@ def _call(pretrained: Pretrained, inputs: Inputs, key: PRNGKeyArray | None, *, n
     inputs = poisoned(inputs, rows)
     if "token_type_ids" not in rows:
         inputs = replace(inputs, token_type_ids=None)
-    run = lambda model, inputs, key: call(model, inputs, key, fields)  # noqa: E731
+
+    def run(model, inputs, key):
+        return call(model, inputs, key, fields)
+
     seen = {name: capture(run, name)(pretrained.model, inputs, key)[1] for name in names}
     output = run(pretrained.model, inputs, key)
     return replace(output, **pretrained.architecture.layers(seen, output)) if seen else output

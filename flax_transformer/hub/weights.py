@@ -162,7 +162,9 @@ def load_model(
     filled: dict[str, jax.Array] = {}
 
     def gather(entry: Entry) -> list[jax.Array]:
-        read = lambda name: entry.row.layout.split(tensors[name].read(), entry.shapes)  # noqa: E731
+        def read(name):
+            return entry.row.layout.split(tensors[name].read(), entry.shapes)
+
         return _gather(read, entry, [(abstract[path], shardings[path]) for path in entry.row.ours])
 
     present = [entry for entry in entries if _fits(entry, entry.names[0], tensors)]
@@ -171,7 +173,10 @@ def load_model(
         for entry, arrays in zip(present, pool.map(gather, present), strict=True):
             filled.update(zip(entry.row.ours, arrays, strict=True))
     if missing := [path for path in abstract if path not in filled]:
-        make = lambda: {path: leaf for path, leaf in _leaves(fresh()) if path in missing}  # noqa: E731
+
+        def make():
+            return {path: leaf for path, leaf in _leaves(fresh()) if path in missing}
+
         filled |= jax.jit(make, out_shardings={path: shardings[path] for path in missing})()
     return jax.tree.unflatten(jax.tree.structure(model), [filled[path] for path in abstract])
 

@@ -203,7 +203,10 @@ class Classifier(Module):
         batch = module_of(config.backbone).example_batch(config.backbone, rows, length)
         shape = (rows,)
         if config.head.pool == "every":
-            score = lambda model, inputs: model.output(model.hidden_states(**inputs))  # noqa: E731
+
+            def score(model, inputs):
+                return model.output(model.hidden_states(**inputs))
+
             shape = jax.eval_shape(score, abstract(config), batch["inputs"]).shape[:-1]
         labels = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) % max(config.head.outputs, 1)
         return {**batch, "labels": labels, "weights": np.ones(shape, np.float32)}

@@ -236,7 +236,10 @@ class Attention(Module):
         check_beams(beams)
         rows = () if batch == 1 else (batch,)
         heads, width, entries = self.cfg.resolved_kv_heads, self.cfg.width, length * beams
-        zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.precision.dtypes["dtype"])  # noqa: E731
+
+        def zeros(*shape):
+            return jnp.zeros((*rows, heads, *shape), self.cfg.precision.dtypes["dtype"])
+
         ancestry = jnp.full((*rows, beams, length), -1, jnp.int32) if beams > 1 else None
         key, value = zeros(width, entries), zeros(entries, width)
         return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry, beams=beams)

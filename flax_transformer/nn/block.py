@@ -180,7 +180,10 @@ class Block(Module):
         """Apply the block to T more positions, of which the cache knows the earlier ones; the rest as in a call."""
         x, given = self._enter(x, memory, arguments)
         cached, length, index = self._cached(), cache.length, cache.index
-        real = lambda: _next_real(given.get("mask"), length, index, x.shape[-2])  # noqa: E731
+
+        def real():
+            return _next_real(given.get("mask"), length, index, x.shape[-2])
+
         for part in self.cfg.sublayers:
             if part.name == cached.name:
                 layer, residual = self._layer(part)

@@ -68,7 +68,10 @@ class Memory(LayerMemory):
         devices it would gather them whole, so there it is left out.
         """
         one = jax.sharding.get_abstract_mesh().size <= 1
-        fix = lambda x: with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if one else x  # noqa: E731
+
+        def fix(x):
+            return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if one else x
+
         key, value = rearrange(key, "... S K H -> ... K H S"), rearrange(value, "... S K H -> ... K S H")
         return cls(fix(key), fix(value), beams=beams)
 
@@ -198,7 +201,10 @@ class KVCache(Memory, LayerCache):
             return replace(self, ancestry=jnp.take_along_axis(self.ancestry, slots, axis=-2, mode="clip"))
         if not self.batched:
             return self
-        pick = lambda x: jnp.take(x, rows, axis=-4, mode="clip")  # noqa: E731
+
+        def pick(x):
+            return jnp.take(x, rows, axis=-4, mode="clip")
+
         return replace(self, key=pick(self.key), value=pick(self.value))
 
     def grow(self, length: int) -> "KVCache":

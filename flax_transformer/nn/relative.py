@@ -51,5 +51,8 @@ class RelativeBias(Module):
         bias = widen(lookup(self.bucket.embedding[...], buckets)).T
         # A query's bias is a window of its distances, one further on than the next query's. So many gradients are added
         # up for a distance, of many rows, that nothing here is shorter than float32.
-        window = lambda first: jax.lax.dynamic_slice_in_dim(bias, first, S, axis=1)  # noqa: E731
+
+        def window(first):
+            return jax.lax.dynamic_slice_in_dim(bias, first, S, axis=1)
+
         return jax.vmap(window, out_axes=1)(last - jnp.arange(T))

@@ -315,7 +315,10 @@ class _Given:
         """Return the arguments of a block from its slices, from what all are given, and whose turn it is."""
         slices, rest = iter(slices), iter(shared)
         whole = self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
-        own = lambda node: node.values[turn % len(node.values)] if isinstance(node, Cycle) else node  # noqa: E731
+
+        def own(node):
+            return node.values[turn % len(node.values)] if isinstance(node, Cycle) else node
+
         return jax.tree.map(own, whole, is_leaf=_is_marked)
 
     def over(self, blocks: Any, unroll: int | bool) -> Callable:

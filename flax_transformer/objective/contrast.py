@@ -105,6 +105,9 @@ def _right(
     A tie with one that does not counts as not found, so that a model that gives one vector to all finds nothing.
     """
     both = present[:, None] & present
-    best = lambda which, axis: jnp.where(both & which, scores, -jnp.inf).max(axis)  # noqa: E731
+
+    def best(which, axis):
+        return jnp.where(both & which, scores, -jnp.inf).max(axis)
+
     found = {name: best(same, axis) > best(~same, axis) for name, axis in (("forth", 1), ("back", 0))}
     return {name: jnp.sum(present & each, dtype=jnp.float32) for name, each in {"count": present, **found}.items()}

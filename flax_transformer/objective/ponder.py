@@ -54,7 +54,10 @@ class PonderLoss(ObjectiveWrapper):
             raise ValueError("PonderLoss needs a model whose positions halt, got one with a fixed number of steps")
         weights = batch["weights"]
         rows = jnp.sum(weights, axis=tuple(range(1, weights.ndim)))
-        add = lambda leaf: jnp.sum(leaf * (rows if leaf.ndim == 1 else weights))  # noqa: E731
+
+        def add(leaf):
+            return jnp.sum(leaf * (rows if leaf.ndim == 1 else weights))
+
         count = weights.sum()
         sums = {name: Mean(sum(map(add, each)), count) for name, each in found.items()}
         return model, hidden, {**sums, "steps": Mean(sums["steps"].total / len(found["steps"]), count)}

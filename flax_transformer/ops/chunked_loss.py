@@ -150,7 +150,9 @@ def _sums_and_gradients(given, *, settings):
         by_embedding += product("tv,td->vd", by_logits.astype(hidden.dtype), hidden)
         return (jax.tree.map(jnp.add, sums, more), by_embedding, by_bias), (by_hidden, by_weights)
 
-    zeros = lambda x: None if x is None else jnp.zeros(x.shape, weights.dtype)  # noqa: E731
+    def zeros(x):
+        return None if x is None else jnp.zeros(x.shape, weights.dtype)
+
     start = (zeros(weights[:0].sum()),) * 2, zeros(embedding), zeros(bias)
     cuts = [_cut(x, chunk, labels.ndim) for x in (hidden, labels, weights)]
     (sums, *by_output), cut = jax.lax.scan(add, start, cuts)

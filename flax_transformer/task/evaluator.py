@@ -96,7 +96,10 @@ def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[s
     sums = [_sums(objective, model, fill_rows(batch, objective.separable_held_out)) for batch in batches]
     total = jax.tree.map(lambda *each: sum(map(float, each)), *sums)
     count = total.pop("count")
-    mean = lambda value: sum(each.total / (each.count or 1.0) for each in terms_of(value, count))  # noqa: E731
+
+    def mean(value):
+        return sum(each.total / (each.count or 1.0) for each in terms_of(value, count))
+
     return objective.summary({name: mean(value) for name, value in total.items()})
 
 

@@ -343,7 +343,10 @@ def _functions_by_name() -> Any:
     def by_name(field: Any) -> Any:
         if field.type != str | Callable:
             return None
-        spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
+
+        def spell(given):
+            return [given if isinstance(given, str) else given.__qualname__]
+
         return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
 
     return names

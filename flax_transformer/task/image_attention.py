@@ -188,7 +188,10 @@ def _looked(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[np.ndarray
 def _captured(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[jax.Array]]:
     """Return logits, and attention weights in the order of layers."""
     known, fields = pretrained.architecture, pretrained.config
-    run = lambda model, given: known.call(model, given, None, fields).logits  # noqa: E731
+
+    def run(model, given):
+        return known.call(model, given, None, fields).logits
+
     return capture(run, "attention_weights")(pretrained.model, given)
 
 

@@ -204,7 +204,10 @@ def _written(
 
 def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     chosen, said = _lines(data, SPEECH, split)
-    write = lambda audio: [each.text for each in transcribe(pretrained, audio)]  # noqa: E731
+
+    def write(audio):
+        return [each.text for each in transcribe(pretrained, audio)]
+
     found = dict(_written(pretrained, said, read_audio, write, refuse))
     references, transcripts = [said[file][0] for file in found], [*found.values()]
     if not found:

@@ -133,7 +133,9 @@ def _features(
 
 @jax.jit
 def _means(model: Any, inputs: Any) -> Float[Array, "L B D"]:
-    run = lambda model, inputs: model.hidden_states(**inputs)  # noqa: E731
+    def run(model, inputs):
+        return model.hidden_states(**inputs)
+
     last, layers = capture(run, "hidden_states")(model, inputs)
     before = [each.reshape(-1, *last.shape) for each in layers]
     return jnp.concatenate([*before, last[None]]).mean(axis=-2)

@@ -242,7 +242,10 @@ def draw_samples(
                 drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
                 images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
         elif _reads_alone(pretrained):
-            length = lambda text: len(pretrained.tokenizer([text])["input_ids"][0])  # noqa: E731
+
+            def length(text):
+                return len(pretrained.tokenizer([text])["input_ids"][0])
+
             sources = [sample["source"] for sample in samples if isinstance(sample.get("source"), str)]
             fitting = [text for text in sources if text.strip() and 0 < length(text) <= LONGEST]
             texts = draw_texts(pretrained, _spread(fitting)) if fitting else None

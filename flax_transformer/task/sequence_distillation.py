@@ -67,7 +67,10 @@ def distil(
         if split != "train":
             _write(files[1], (_line(pairs[at]["target"]) for at in range(len(pairs))))
             continue
-        translated = lambda texts: [_line(best[0].text) for best in translator(texts, search)]  # noqa: E731
+
+        def translated(texts):
+            return [_line(best[0].text) for best in translator(texts, search)]
+
         _translate(pairs, files[1], translated, say)
     return out
 

@@ -208,7 +208,10 @@ class LabelledSkeletons:
         counts = ", ".join(f"{len(each):,} {split}" for split, each in found.splits.items())
         print(f"skeletons: {counts}; {len(found.classes)} classes; {found.note}", flush=True)
         fixed, rows = (ResampleFrames(count=self.frames), CentreBody()), PoseRows()
-        once = lambda split: each_once(found.splits[split], *fixed, rows=context.held_rows(self.rows), collate=rows)  # noqa: E731
+
+        def once(split):
+            return each_once(found.splits[split], *fixed, rows=context.held_rows(self.rows), collate=rows)
+
         joints = found.splits["train"]["joints"][0].shape[1]
         return Opened(
             spec=Spec(uses=("classification",), classes=found.classes, image=(joints, 1, 3), frames=self.frames),

@@ -33,7 +33,10 @@ def fill_rows(batch: Any, separable: bool = True) -> Any:
         rows of zeros would count, so there are none; what the mesh cannot split is then whole on every device.
     """
     count = parts("batch", "layers") if separable else 1
-    add = lambda leaf: np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))  # noqa: E731
+
+    def add(leaf):
+        return np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))
+
     return jax.tree.map(add, batch) if count > 1 else batch
 
 

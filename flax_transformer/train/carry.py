@@ -121,7 +121,10 @@ def on_model(objective: Objective, change: Callable[[Any], Any], carry: Carry | 
 
 def new_carried(carry: Carry, model: Any, key: PRNGKeyArray) -> Any:
     """Begin to carry, in arrays that are nobody else's, as a training step reuses the memory of its own."""
-    own = lambda leaf: jnp.copy(leaf) if _is_key(leaf) else jnp.array(leaf, jnp.result_type(leaf))  # noqa: E731
+
+    def own(leaf):
+        return jnp.copy(leaf) if _is_key(leaf) else jnp.array(leaf, jnp.result_type(leaf))
+
     return jax.tree.map(own, carry.begin(model, key))
 
 
@@ -203,19 +206,28 @@ def check_new_statistics(model: Any, carry: Carry) -> None:
 
 def without_statistics(model: Any) -> Any:
     """Return the model's parameters alone, with None in the places of what `statistics_of` gives."""
-    empty = lambda node: jax.tree.map(lambda _: None, node) if _is_statistic(node) else node  # noqa: E731
+
+    def empty(node):
+        return jax.tree.map(lambda _: None, node) if _is_statistic(node) else node
+
     return jax.tree.map(empty, model, is_leaf=is_variable)
 
 
 def with_statistics(model: Any, statistics: dict[str, jax.Array]) -> Any:
     """Fill the places that `without_statistics` has left."""
-    fill = lambda path, leaf: statistics.get(path_name(path)) if leaf is None else leaf  # noqa: E731
+
+    def fill(path, leaf):
+        return statistics.get(path_name(path)) if leaf is None else leaf
+
     return jax.tree_util.tree_map_with_path(fill, model, is_leaf=lambda leaf: leaf is None)
 
 
 def statistics_fixed(model: Any) -> Any:
     """Return the model with statistics that are constants to `jax.grad`."""
-    fix = lambda node: jax.lax.stop_gradient(node) if _is_statistic(node) else node  # noqa: E731
+
+    def fix(node):
+        return jax.lax.stop_gradient(node) if _is_statistic(node) else node
+
     return jax.tree.map(fix, model, is_leaf=is_variable)
 
 

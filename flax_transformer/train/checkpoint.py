@@ -93,7 +93,10 @@ def _preservation(keep: int | None) -> Any:
     policies = ocp.training.preservation_policies
     if keep is None:
         return policies.PreserveAll()
-    worth = lambda metrics: -metrics["score"]  # noqa: E731
+
+    def worth(metrics):
+        return -metrics["score"]
+
     best = policies.BestN(get_metric_fn=worth, n=1, keep_checkpoints_without_metrics=False)
     return policies.AnyPreservationPolicy([policies.LatestN(keep), best])
 
@@ -348,7 +351,10 @@ class Checkpoints:
             if name in have and tuple(have[name].shape) != tuple(leaf.shape)
         ]
         # Floats of another width are rounded, as whoever asks for them wants; whole numbers cannot hold them.
-        real = lambda leaf: jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)  # noqa: E731
+
+        def real(leaf):
+            return jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
+
         differing += [
             f"{name} is {have[name].dtype}, not {leaf.dtype}"
             for name, leaf in wanted.items()

@@ -51,7 +51,10 @@ def check_pattern(name: str, pattern: str) -> None:
 
 def path_mask(pattern: str) -> Callable[[Any], Any]:
     """Make a function from a model to a tree of booleans: whether each parameter's path matches `pattern`."""
-    matches = lambda path, _: bool(re.search(pattern, path_name(path)))  # noqa: E731
+
+    def matches(path, _):
+        return bool(re.search(pattern, path_name(path)))
+
     return lambda tree: jax.tree_util.tree_map_with_path(matches, tree)
 
 
@@ -97,7 +100,9 @@ def freeze(objective: Objective, pattern: str) -> Objective:
     """
 
     def held(model: Any) -> Any:
-        stop = lambda leaf, keep: leaf if keep else jax.lax.stop_gradient(leaf)  # noqa: E731
+        def stop(leaf, keep):
+            return leaf if keep else jax.lax.stop_gradient(leaf)
+
         return jax.tree.map(stop, model, _trainable(pattern, model))
 
     return on_model(objective, held)
@@ -120,7 +125,9 @@ def decay_by_layer(decay: float, order: Order | None = None) -> optax.GradientTr
         return optax.EmptyState()
 
     def scale(updates: Any, state: optax.EmptyState, _: Any = None) -> tuple[Any, optax.EmptyState]:
-        rate = lambda u, d: u * jnp.asarray(decay ** d.astype(np.float64), u.dtype)  # noqa: E731
+        def rate(u, d):
+            return u * jnp.asarray(decay ** d.astype(np.float64), u.dtype)
+
         return jax.tree.map(rate, updates, layer_distances(updates, order)), state
 
     return optax.GradientTransformation(init, scale)
@@ -146,7 +153,9 @@ def unfreeze_gradually(every: int, order: Order | None = None) -> optax.Gradient
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None) -> tuple[Any, Any]:
-        move = lambda u, d: jnp.where(d <= state.count // every, u, jnp.zeros_like(u))  # noqa: E731
+        def move(u, d):
+            return jnp.where(d <= state.count // every, u, jnp.zeros_like(u))
+
         moved = jax.tree.map(move, updates, layer_distances(updates, order))
         return moved, optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
@@ -219,7 +228,9 @@ def adopt_state(
       mesh: where to; the default device without one.
     """
 
-    make = lambda model, key: new_state(model, optimizer, ema, key, carry)  # noqa: E731
+    def make(model, key):
+        return new_state(model, optimizer, ema, key, carry)
+
     abstract = jax.eval_shape(make, model, key)
     # Named, not left to default: a restored state is, and both must run the same compiled programs.
     one = SingleDeviceSharding(jax.devices()[0])

@@ -197,7 +197,10 @@ def load_lora(path: str | os.PathLike) -> Lora:
             if metadata.get("format") != "flax_transformer.lora":
                 raise ValueError(f"{path} holds no low-rank factors written by save_lora")
             scales = dict(json.loads(metadata["scales"]))
-            pair = lambda name: (file.get_tensor(f"{name}.a"), file.get_tensor(f"{name}.b"))  # noqa: E731
+
+            def pair(name):
+                return (file.get_tensor(f"{name}.a"), file.get_tensor(f"{name}.b"))
+
             return {name: LowRank(*pair(name), float(scale)) for name, scale in scales.items()}
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error

@@ -46,7 +46,10 @@ def terms_of(value: Any, count: Any) -> tuple[Mean, ...]:
 def means(sums: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Divide what an objective reports, `count` among it, which stays as it is."""
     count = sums["count"]
-    divided = lambda value: sum(each.value() for each in terms_of(value, count))  # noqa: E731
+
+    def divided(value):
+        return sum(each.value() for each in terms_of(value, count))
+
     return {name: value if name == "count" else divided(value) for name, value in sums.items()}
 
 

@@ -31,7 +31,10 @@ def skip_not_finite(
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict]:
         new, metrics = train_step(state, batch)
         good = jnp.all(jnp.stack([jnp.isfinite(metrics[name]) for name in WATCHED]))
-        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)  # noqa: E731
+
+        def keep(new, old):
+            return jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
+
         kept = {
             name: keep(getattr(new, name), getattr(state, name)) for name in ("model", "opt_state", "ema", "carried")
         }

@@ -86,7 +86,10 @@ def _stacked(node: Any, path: str) -> Iterator[str]:
 
 def _ordered_below(node: Any) -> list[tuple[tuple, Any]]:
     """Find the nearest nodes below that say an order, with their paths."""
-    is_leaf = lambda child: child is not node and hasattr(child, "layer_order")  # noqa: E731
+
+    def is_leaf(child):
+        return child is not node and hasattr(child, "layer_order")
+
     nodes = jax.tree_util.tree_leaves_with_path(node, is_leaf=is_leaf)
     return [(path, child) for path, child in nodes if hasattr(child, "layer_order")]
 

@@ -69,7 +69,10 @@ def parameter_axes(tree: Any, order: Order | None = None) -> Any:
 
 def _said(node: Any, path: tuple) -> Iterator[tuple[str, tuple[int, int]]]:
     """Return the input and output axes of parameters by their paths, as far as modules and variables say them."""
-    is_leaf = lambda child: is_variable(child) or (child is not node and isinstance(child, nnx.Module))  # noqa: E731
+
+    def is_leaf(child):
+        return is_variable(child) or (child is not node and isinstance(child, nnx.Module))
+
     declared = _declared(node)
     for rest, child in jax.tree_util.tree_leaves_with_path(node, is_leaf=is_leaf):
         name = path_name((*path, *rest))
@@ -83,7 +86,10 @@ def _said(node: Any, path: tuple) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _modules(tree: Any) -> Iterator[str]:
     """Return what the paths of parameters within modules begin with."""
-    is_leaf = lambda node: isinstance(node, nnx.Module)  # noqa: E731
+
+    def is_leaf(node):
+        return isinstance(node, nnx.Module)
+
     for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf):
         if isinstance(node, nnx.Module):
             yield f"{path_name(path)}." if path else ""

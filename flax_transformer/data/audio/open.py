@@ -128,7 +128,10 @@ class SpeechData:
             split: Recordings.of(AudioFiles(each.root, each.names), text=np.array([text for (text,) in each.texts]))
             for split, each in open_json_lines(Path(self.root), LINES).items()
         }
-        one_class = lambda each: np.zeros(len(each), np.int32)  # noqa: E731
+
+        def one_class(each):
+            return np.zeros(len(each), np.int32)
+
         try:
             splits = complete_splits(
                 found, _names, one_class, share=self.holdout, seed=self.split_seed, what="recordings"

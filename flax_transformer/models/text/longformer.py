@@ -89,13 +89,19 @@ class GlobalAttention(Attention):
         if mask is None or mask.window is None:
             raise ValueError("attention in windows needs a mask with a window, such as Mask(window=256), got none")
         visible, keys = keys_seen(mask, (*lead, T)), split_keys(key)
-        dropout = lambda key: Dropout(cfg.attention_dropout, key) if key is not None and cfg.attention_dropout else None  # noqa: E731
+
+        def dropout(key):
+            return Dropout(cfg.attention_dropout, key) if key is not None and cfg.attention_dropout else None
+
         q, k, v = self.query(x), self.key(x), self.value(x)
         if global_positions is None:
             y = sliding_attention(q, k, v, visible, window=mask.window, scale=cfg.scale, dropout=dropout(keys[0]))
         else:
             at, real, which, chosen = _found(global_positions, visible, T)
-            take = lambda x: jnp.take_along_axis(x, at[..., None, None], axis=-3)  # noqa: E731
+
+            def take(x):
+                return jnp.take_along_axis(x, at[..., None, None], axis=-3)
+
             y = sliding_attention(
                 q, k, v, visible & ~chosen, (take(k), take(v), real), window=mask.window, scale=cfg.scale,
                 dropout=dropout(keys[0]),

@@ -139,7 +139,10 @@ class RecurrentSeq2Seq(Module):
         self.encoder, self.decoder = (Recurrent(side, rngs=rngs) for side in (cfg.encoder, cfg.decoder))
         if seen != hidden:  # else a layer goes on from the other side's states as they are
             parts = range(2 if cfg.decoder.cell == "lstm" else 1)
-            layer = lambda: nnx.List([Linear(seen, hidden, rngs=rngs, **kinds) for _ in parts])  # noqa: E731
+
+            def layer():
+                return nnx.List([Linear(seen, hidden, rngs=rngs, **kinds) for _ in parts])
+
             self.bridge = nnx.List([layer() for _ in range(cfg.decoder.depth)])
         if cfg.look is not None:
             self.look = RecurrentAttention(cfg.look, hidden, seen, cfg.decoder.precision, rngs=rngs)

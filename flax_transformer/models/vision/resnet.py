@@ -257,7 +257,10 @@ class Stage(Module):
         self.first = ResNetBlock(cfg, channels, features, stride, (1, dilation), rngs=rngs)
         if depth > 1:
             both = (dilation, dilation)
-            make = lambda key: ResNetBlock(cfg, features, features, 1, both, rngs=nnx.Rngs(key))  # noqa: E731
+
+            def make(key):
+                return ResNetBlock(cfg, features, features, 1, both, rngs=nnx.Rngs(key))
+
             self.rest = jax.vmap(make)(jax.random.split(rngs.params(), depth - 1))
 
     def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:

@@ -171,7 +171,9 @@ def _on_devices(plan, run, results, **operands):
     given, returned = ({name: spec(name) for name in names} for names in (operands, results))
 
     def lay(move, specs, xs):
-        split = lambda name: plan.causal and specs[name] != PartitionSpec()  # noqa: E731
+        def split(name):
+            return plan.causal and specs[name] != PartitionSpec()
+
         return {name: move(x, _SPLIT[name], plan.ranks, plan.axes) if split(name) else x for name, x in xs.items()}
 
     def body(operands):

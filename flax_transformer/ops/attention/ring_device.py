@@ -67,7 +67,10 @@ def attend(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
         return jax.lax.map(query_block, (jnp.arange(len(q)), q, state))
 
     out, lse = finish(_go_round(plan, visit, begin(q), _keys(plan, x)), q.dtype)
-    flat = lambda x: rearrange(x, "i ... K G t H -> ... (i t) (K G) H")  # noqa: E731
+
+    def flat(x):
+        return rearrange(x, "i ... K G t H -> ... (i t) (K G) H")
+
     return {"out": flat(out), "lse": flat(lse)}
 
 
