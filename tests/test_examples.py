@@ -136,7 +136,7 @@ def test_it_is_saved_as_it_was(folder, tmp_path):
 @pytest.mark.rotates
 def test_a_model_of_it_made_here_is_a_checkpoint_too(albert, folder, tmp_path):
     config = with_fields(hub.load(folder).model.cfg.encoder, depth=2, max_length=16)
-    model = module_of(config)(config, rngs=nnx.Rngs(0))
+    model = config.build(nnx.Rngs(0))
     assert isinstance(model, albert.Albert)
     head = albert.ARCHITECTURES["AlbertModel"].config(hub.load(folder).config)
     whole = module_of(head)(replace(head, backbone=config), rngs=nnx.Rngs(0))
@@ -179,7 +179,7 @@ def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_p
 
 @pytest.mark.rotates
 def test_the_contrastive_loss_is_what_it_says_and_sees_the_whole_batch():
-    model = module_of(TOWERS.model)(TOWERS.model, rngs=nnx.Rngs(0))
+    model = TOWERS.model.build(nnx.Rngs(0))
     rng = np.random.default_rng(0)
     texts = {
         side: {"tokens": jnp.asarray(rng.integers(300, size=(6, 5))), "lengths": jnp.asarray(rng.integers(1, 6, 6))}
@@ -212,7 +212,7 @@ def test_rows_that_fill_up_a_batch_are_not_compared_with():
 
 @pytest.mark.rotates
 def test_a_recurrent_model_is_decoded_by_the_loops_of_all_others():
-    model = module_of(RECURRENT.model)(RECURRENT.model, rngs=nnx.Rngs(3))
+    model = RECURRENT.model.build(nnx.Rngs(3))
     rng = np.random.default_rng(0)
     source, lengths = jnp.asarray(rng.integers(3, 460, (3, 6))), jnp.array([6, 2, 4])
     config = Greedy(max_length=7, eos=1, pad=0)

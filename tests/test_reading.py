@@ -16,7 +16,7 @@ from experiments.translate_numbers import EXPERIMENT
 from flax_transformer import hub
 from flax_transformer.data.synthetic import numbers
 from flax_transformer.data.text.parallel import TextCorpus
-from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.models.preset import find_preset
 from flax_transformer.nn import with_fields
 from flax_transformer.task.experiment import train
 
@@ -74,7 +74,7 @@ def traced(function, wanted):
 
 def forward(_):
     config = with_fields(find_preset("gpt2")(), **SMALL, vocab=32, depth=2)
-    model = nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: config.build(nnx.Rngs(0)))
     jax.eval_shape(lambda model, ids: model.hidden_states(ids), model, jnp.arange(8)[None])
 
 

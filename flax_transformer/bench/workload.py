@@ -217,7 +217,7 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
         batch = _packed(name, model.use, batch, size.documents)
     shape, items, unit = model.describe_batch(config, batch)
     made = {
-        "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
+        "init": lambda key: config.build(nnx.Rngs(key)),
         "forward": forward,
         "objective": OBJECTIVES.get(model.use),
         "decode": DECODERS.get(model.use),

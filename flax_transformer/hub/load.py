@@ -29,7 +29,7 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.listing import listed
-from flax_transformer.models.preset import abstract, module_of
+from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_fields, with_precision
 
 _MOST = 40
@@ -113,7 +113,7 @@ def load(
     config = with_fields(config, **lenient.model) if lenient.model else config
 
     def fresh():
-        return module_of(config)(config, rngs=nnx.Rngs(lenient.seed))
+        return config.build(nnx.Rngs(lenient.seed))
 
     with _named(folder / CONFIG):
         model = abstract(config)

@@ -97,7 +97,7 @@ def find_uses(model_type: str, *uses: str) -> list[str]:
         return find_uses(kin, *uses)
     if not found:
         can = "; ".join(f"{name}: {', '.join(each.uses)}" for name, each in known.items())
-        raise ValueError(f"no architecture of {model_type} can {' and '.join(uses)}; there are {can}")
+        raise ValueError(f"no architecture of {model_type} does {' and '.join(uses)}; there are {can}")
     return found
 
 

@@ -286,7 +286,9 @@ class _Writer:
         constraints = replace(chosen.constraints(begun.shape[1]), timestamps=self.rule)
         process = make_process(constraints, begun, None, count)
         frames = np.ascontiguousarray(window.swapaxes(1, 2))
-        task = GenerationTask(STARTS["text2text-generation"], frames, None, begun, None, chosen.config(count), process)
+        task = GenerationTask(
+            STARTS["text2text-generation", "text"], frames, None, begun, None, chosen.config(count), process
+        )
         decoded = refuse_nan(run(self.pretrained.decoder, task))
         found = zip(np.asarray(decoded.tokens)[:, 0], np.asarray(decoded.lengths)[:, 0], strict=True)
         kept = [tokens[:length].tolist() for tokens, length in found]

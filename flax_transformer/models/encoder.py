@@ -163,6 +163,10 @@ class MaskedLMConfig:
         """The activation after the dense layer, resolved."""
         return self.encoder.block.feedforward.activation if self.activation is None else self.activation
 
+    def build(self, rngs: nnx.Rngs) -> "MaskedLM":
+        """Make the model."""
+        return MaskedLM(self, rngs=rngs)
+
 
 class MaskedLM(OutputDense, ReadsTokens, Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""

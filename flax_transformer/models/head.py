@@ -218,7 +218,7 @@ class Classifier(Module):
 
     def __init__(self, cfg: ClassifierConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
+        self.backbone = cfg.backbone.build(rngs)
         self.head = cfg.head.build(rngs)
 
     def __call__(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from flax import nnx
 
@@ -45,21 +45,18 @@ def find_preset(name: str) -> Callable[[], Any]:
 
 
 def module_of(config: Any) -> type[nnx.Module]:
-    """Return the module a config is for: the first in the config's file whose `__init__` says that it takes one.
-
-    It says so by the annotation of an argument, as in `def __init__(self, cfg: MyConfig, *, rngs: nnx.Rngs)`.
+    """Return the class of the module that a config's `build` makes, by its annotation.
 
     Raises:
-      ValueError: when the file has no such module; says the rule.
+      ValueError: a config without `build(rngs)`, or whose `build` does not say what it returns.
     """
-    kind = type(config)
-    for module in vars(importlib.import_module(kind.__module__)).values():
-        if inspect.isclass(module) and issubclass(module, nnx.Module) and _takes(module, kind):
-            return module
-    raise ValueError(
-        f"a config's module stands in its file, and its __init__ takes it as `cfg: {kind.__name__}`; {kind.__module__} "
-        "has none that does"
-    )
+    made = get_type_hints(config.build).get("return") if hasattr(config, "build") else None
+    if not (inspect.isclass(made) and issubclass(made, nnx.Module)):
+        raise ValueError(
+            "a model's config must have `def build(self, rngs: nnx.Rngs) -> MyModule`, which makes the model, "
+            f"{type(config).__name__} has {'one that returns ' + repr(made) if hasattr(config, 'build') else 'none'}"
+        )
+    return made
 
 
 @lru_cache(maxsize=16)
@@ -68,7 +65,7 @@ def abstract(config: Any) -> nnx.Module:
 
     Nobody may write to it.
     """
-    return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: config.build(nnx.Rngs(0)))
 
 
 def narrowed(config: Any, *, embed: int, heads: int, inner: int, depth: int) -> Any:
@@ -89,8 +86,3 @@ def _is_preset(file: ModuleType, function: Any) -> bool:
     returns = signature.return_annotation
     own = inspect.isclass(returns) and returns.__module__.startswith(_PACKAGE) and returns.__name__.endswith("Config")
     return own and all(p.default is not p.empty for p in signature.parameters.values())
-
-
-def _takes(module: type[nnx.Module], config: type) -> bool:
-    said = (parameter.annotation for parameter in inspect.signature(module.__init__).parameters.values())
-    return any(annotation in (config, config.__name__) for annotation in said)

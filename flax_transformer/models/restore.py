@@ -41,6 +41,10 @@ class RestorerConfig:
         check_at_least(self, 1, "embed", "stride", "channels")
         check_at_least(self, 0, "skip")
 
+    def build(self, rngs: nnx.Rngs) -> "Restorer":
+        """Make the model."""
+        return Restorer(self, rngs=rngs)
+
 
 class Restorer(Module):
     """Images with masked patches in, images out: `model.output(model.hidden_states(images, masked=masked))`."""
@@ -61,7 +65,7 @@ class Restorer(Module):
 
     def __init__(self, cfg: RestorerConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
+        self.backbone = cfg.backbone.build(rngs)
         self.dense = Linear(cfg.embed, cfg.channels * cfg.stride**2, rngs=rngs, **cfg.precision.dtypes)
 
     def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:

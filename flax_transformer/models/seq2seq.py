@@ -89,6 +89,10 @@ class Seq2SeqConfig:
         """Whether the encoder is a trunk, before which source tokens are embedded."""
         return getattr(type(self.encoder), "build", None) is TrunkConfig.build
 
+    def build(self, rngs: nnx.Rngs) -> "Seq2Seq":
+        """Make the model."""
+        return Seq2Seq(self, rngs=rngs)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import families, find_uses
 from flax_transformer.listing import short_path
-from flax_transformer.models.preset import module_of
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.evaluator import Finished, Shown, evaluate
@@ -158,7 +157,7 @@ class _Run:
 
     def init(self, key: jax.Array) -> Any:
         """Make a new model."""
-        return module_of(self.config)(self.config, rngs=nnx.Rngs(key))
+        return self.config.build(nnx.Rngs(key))
 
     def describe(self) -> None:
         """Write what the checkpoints are of into the run's folder."""

@@ -65,7 +65,7 @@ def test_all_that_is_drawn_has_the_rows_in_front(folder):
 def test_parts_draw_what_the_whole_draws(folder):
     """But a ResNet, which draws nothing."""
     config = dropping(folder)
-    model = module_of(config)(config, rngs=nnx.Rngs(0))
+    model = config.build(nnx.Rngs(0))
     inputs = inputs_of(config, folder)
     whole, part = jax.jit(run)(model, inputs), jax.jit(parted)(model, inputs)
     still = jax.jit(lambda model, inputs: model.hidden_states(**inputs))(model, inputs)

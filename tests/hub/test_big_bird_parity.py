@@ -9,7 +9,6 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.hub.family.big_bird import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from flax_transformer.models.preset import module_of
 from flax_transformer.nn import with_fields
 from flax_transformer.ops import Mask
 from tests.hub import oracle
@@ -135,7 +134,7 @@ def test_blocks_are_drawn_as_in_training(tmp_path, name, length):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of(make("BigBirdModel", **CONFIGS["odd"]).config.to_dict())
     config, inputs = FAMILIES["big_bird"].architectures[kind].config(fields), batch((T, T))
-    ours = hub.wrap(module_of(config)(config, rngs=nnx.Rngs(3)), kind)
+    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
     hub.save(ours, tmp_path)
     theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
     assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading

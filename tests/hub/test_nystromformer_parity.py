@@ -7,7 +7,6 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.hub.family.nystromformer import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from flax_transformer.models.preset import module_of
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
@@ -101,7 +100,7 @@ def test_choices_equal_transformers(tmp_path):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of({**make("NystromformerModel", **CONFIGS["odd"]).config.to_dict(), "max_position_embeddings": T})
     config, inputs = FAMILIES["nystromformer"].architectures[kind].config(fields), batch()
-    ours = hub.wrap(module_of(config)(config, rngs=nnx.Rngs(3)), kind)
+    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
     hub.save(ours, tmp_path)
     theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
     assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading

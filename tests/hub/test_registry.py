@@ -79,7 +79,9 @@ def test_every_class_can_do_what_its_name_says(kind):
 
 def test_what_no_class_can_do_is_answered_with_what_they_can():
     assert find_use("bert", "next-sentence-prediction", "fill-mask") == "BertForPreTraining"
-    with pytest.raises(ValueError, match=r"no architecture of bert can respond; there are .*BertForMaskedLM: fill"):
+    with pytest.raises(
+        ValueError, match=r"no architecture of bert does text2text-generation; there are .*BertForMaskedLM: fill-mask"
+    ):
         find_use("bert", "text2text-generation")
     with pytest.raises(ValueError, match="no family is called 'brt'"):
         find_use("brt", "fill-mask")

@@ -6,7 +6,6 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.objective import BatchStatistics, LabelLoss
 from flax_transformer.train.carry import with_statistics, without_statistics
@@ -74,7 +73,7 @@ def test_other_sizes_than_one_checkpoints_own(tmp_path):
 
 def test_a_model_made_here_opens_in_transformers(tmp_path):
     config = ResNetConfig(stem=8, widths=(8, 12), depths=(1, 2), channels=1)
-    ours = hub.wrap(module_of(config)(config, rngs=nnx.Rngs(3)), "ResNetModel")
+    ours = hub.wrap(config.build(nnx.Rngs(3)), "ResNetModel")
     hub.save(ours, tmp_path)
     theirs, loading = transformers.ResNetModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file, save_file
 from flax_transformer import hub
 from flax_transformer.hub.family.roberta import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from flax_transformer.models.preset import module_of
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
@@ -121,7 +120,7 @@ def test_a_published_checkpoint_loads_with_what_else_it_has(tmp_path):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of(make("RobertaModel", **CONFIGS["odd"]).config.to_dict())
     config, inputs = FAMILIES["roberta"].architectures[kind].config(fields), batch(0)
-    ours = hub.wrap(module_of(config)(config, rngs=nnx.Rngs(3)), kind)
+    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
     hub.save(ours, tmp_path)
     theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
     assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading

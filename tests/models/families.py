@@ -60,7 +60,7 @@ def family(name):
 
 def build(config):
     """Make a model of it; always the same parameters."""
-    return module_of(config)(config, rngs=nnx.Rngs(0))
+    return config.build(nnx.Rngs(0))
 
 
 def objective(config, **options):

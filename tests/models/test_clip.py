@@ -8,7 +8,7 @@ from flax import nnx
 
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.towers import Embedded, TwoTowers, TwoTowersConfig
-from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.models.preset import find_preset
 from flax_transformer.train.state import parameter_count
 
 PUBLISHED = {
@@ -35,7 +35,7 @@ def inputs():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     config = find_preset(name)()
-    assert parameter_count(nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))) == PUBLISHED[name]
+    assert parameter_count(nnx.eval_shape(lambda: config.build(nnx.Rngs(0)))) == PUBLISHED[name]
 
 
 @pytest.mark.rotates

@@ -3,7 +3,7 @@
 import pytest
 from flax import nnx
 
-from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.models.preset import find_preset
 from flax_transformer.train.carry import statistics_of
 from flax_transformer.train.state import parameter_count
 
@@ -16,7 +16,7 @@ MILLIONS = {
 
 def made(name):
     config = find_preset(name)()
-    return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: config.build(nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize("name", MILLIONS)

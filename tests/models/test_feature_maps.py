@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.head import with_head
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.vision.convnext import ConvNextConfig
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
@@ -46,7 +45,7 @@ BACKBONES = {
 
 
 def build(config):
-    return jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
+    return jax.jit(lambda: config.build(nnx.Rngs(0)))()
 
 
 def pictures(*shape, channels=1):
@@ -85,9 +84,7 @@ def test_training_moves_statistics_and_evaluation_uses_them():
     bright = pictures(16) + 3 * labels[:, None, None, None]
     batch = {"inputs": {"images": bright}, "labels": labels, "weights": jnp.ones(16)}
     optimizer, carry = optax.adam(1e-2), carry_of(objective)
-    state = init_state(
-        lambda key: module_of(config)(config, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0), carry=carry
-    )
+    state = init_state(lambda key: config.build(nnx.Rngs(key)), optimizer, jax.random.key(0), carry=carry)
     before = evaluated_model(state, carry)
     assert not statistics_of(state.model)
     step = jax.jit(make_train_step(objective, optimizer))
@@ -118,7 +115,7 @@ def test_a_detector_learns_and_its_frozen_norms_stay():
     mask = jnp.ones((4, 32, 32), bool).at[1, 20:].set(False)
     batch = {"inputs": {"images": pictures(4), "mask": mask}, "labels": labels, "weights": jnp.ones(4)}
     optimizer, carry = optax.adam(1e-2), carry_of(objective)
-    state = init_state(lambda key: module_of(DETR)(DETR, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0), carry=carry)
+    state = init_state(lambda key: DETR.build(nnx.Rngs(key)), optimizer, jax.random.key(0), carry=carry)
     before, first = state.carried, evaluate(objective, evaluated_model(state, carry), [batch])
     step = jax.jit(make_train_step(objective, optimizer))
     for _ in range(30):

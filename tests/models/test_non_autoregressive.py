@@ -8,7 +8,6 @@ from fake_devices import on_eight
 from flax import nnx
 
 from flax_transformer.decode import Greedy, Parallel
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import ParallelWriter
 from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
@@ -31,7 +30,7 @@ LENGTHS = jnp.array([6, 2, 4])
 def model(name, **changes):
     preset = {"masked": mask_predict_tiny(longest=E), "ctc": ctc_translator_tiny(spread=2)}[name]
     cfg = with_fields(preset, **{**SIZES, **changes})
-    made = module_of(cfg)(cfg, rngs=nnx.Rngs(1))
+    made = cfg.build(nnx.Rngs(1))
     return jax.tree.map(lambda leaf: 2 * leaf, made)  # so that outputs differ by more than rounding
 
 
@@ -249,9 +248,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
         ctc.decode(source, None)
     autoregressive = with_fields(transformer_tiny(), **SIZES)
     with pytest.raises(ValueError, match="ParallelSearch is for models that write all tokens at once"):
-        decode_batch(
-            module_of(autoregressive)(autoregressive, rngs=nnx.Rngs(0)), source, None, config=config("ctc"), bos=1
-        )
+        decode_batch(autoregressive.build(nnx.Rngs(0)), source, None, config=config("ctc"), bos=1)
     with pytest.raises(ValueError, match="longest must be at least 1, got 0"):
         mask_predict_tiny(longest=0)
     with pytest.raises(ValueError, match="spread must be at least 1, got 0"):

@@ -21,8 +21,13 @@ def test_a_config_knows_its_module():
 
 
 def test_a_config_without_a_module_is_refused():
-    with pytest.raises(ValueError, match=r"takes it as `cfg: Lonely`; .*test_preset has none that does"):
-        module_of(type("Lonely", (), {"__module__": __name__})())
+    class Unsaid:
+        def build(self, rngs):
+            return None
+
+    for config, found in ((object(), "object has none"), (Unsaid(), "Unsaid has one that returns None")):
+        with pytest.raises(ValueError, match=rf"def build\(self, rngs: nnx.Rngs\) -> MyModule`.*, {found}"):
+            module_of(config)
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest():

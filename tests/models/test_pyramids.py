@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.head import with_head
-from flax_transformer.models.preset import abstract, find_preset, module_of
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.vision.beit import BeitConfig
 from flax_transformer.models.vision.pvt import PVTConfig
 from flax_transformer.models.vision.swin import SwinConfig
@@ -59,7 +59,7 @@ IMAGES = jax.random.normal(jax.random.key(0), (2, 3, 13, 17, 3))
 
 
 def build(config):
-    return jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
+    return jax.jit(lambda: config.build(nnx.Rngs(0)))()
 
 
 @pytest.mark.parametrize(("name", "size"), share(PUBLISHED.items(), 0, of=4))

@@ -16,7 +16,6 @@ from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.transformer import transformer_base
 from flax_transformer.models.text.universal import (
-    UniversalEncoder,
     UniversalEncoderConfig,
     universal_adaptive,
     universal_base,
@@ -109,7 +108,7 @@ def encoder(**changes):
 @pytest.mark.rotates
 def test_an_encoder_is_told_where_at_each_step_and_classifies():
     cfg = with_head(encoder(), outputs=3, pool="first")
-    assert module_of(cfg.backbone) is UniversalEncoder
+    assert module_of(cfg.backbone) is Encoder
     assert isinstance(cfg.backbone.build(nnx.Rngs(0)), Encoder)
     one, tokens = Classifier(cfg, rngs=nnx.Rngs(0)), jnp.array([[5, 6, 7, 8], [6, 5, 9, 9]])
     batch = {

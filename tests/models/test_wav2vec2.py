@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.head import head_of
-from flax_transformer.models.preset import abstract, find_preset, module_of
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.speech.classify import AudioClassifierConfig
 from flax_transformer.models.speech.wav2vec2 import PlaceConv, Wav2Vec2, wav2vec2_base, wav2vec2_large
 from flax_transformer.nn import ConvConfig, with_fields
@@ -77,7 +77,7 @@ def test_a_transcriber_learns_a_text():
     config = narrow(wav2vec2_large)
     whole = wav2vec2_large(9, dropout=0.0)
     whole = type(whole)(backbone=config, head=with_fields(whole.head, embed=12))
-    model = module_of(whole)(whole, rngs=nnx.Rngs(0))
+    model = whole.build(nnx.Rngs(0))
     inputs = {"samples": sounds(), "lengths": jnp.array([70, 50])}
     batch = {
         "inputs": inputs,
@@ -111,7 +111,7 @@ def told(**head):
 @pytest.mark.rotates
 def test_a_sound_is_told_by_its_own_positions_whatever_is_beside_it():
     config = told(pool="mean", dense="identity", dense_width=5)
-    classifier, lengths = module_of(config)(config, rngs=nnx.Rngs(0)), jnp.array([70, 41])
+    classifier, lengths = config.build(nnx.Rngs(0)), jnp.array([70, 41])
     scores = lambda samples, **given: classifier.output(classifier.hidden_states(samples, **given))  # noqa: E731
     both = scores(sounds().at[1, 41:].set(3.0), lengths=lengths)
     assert both.shape == (2, 3)

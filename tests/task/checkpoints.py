@@ -13,7 +13,6 @@ from flax_transformer import hub
 from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
@@ -112,7 +111,7 @@ ENCODER = with_fields(vit_encoder("tiny", 4, image=12), embed=8, heads=2, inner=
 
 def save(config, architecture, folder, **fields):
     """Save a new model as a checkpoint."""
-    model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
+    model = jax.jit(lambda: config.build(nnx.Rngs(0)))()
     hub.save(hub.wrap(model, architecture, **fields), folder)
 
 

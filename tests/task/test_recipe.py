@@ -67,7 +67,7 @@ def finished(text, tmp_path_factory):
 def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     config = find_preset(name)()
     small = sized(config, Spec(uses=(), vocab=101, multiple=64))
-    model = nnx.eval_shape(lambda: module_of(small)(small, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: small.build(nnx.Rngs(0)))
     tables = [leaf.shape[0] for path, leaf in families_tables(model)]
     assert set(tables) == {128}
     embedding = getattr(config, "encoder", config) if isinstance(config, MaskedLMConfig) else config
@@ -83,7 +83,7 @@ def test_every_preset_of_pictures_is_sized_by_the_data(name):
     config = find_preset(name)()
     spec = Spec(uses=("classification",), classes=("a", "b", "c"), image=(448, 448, 1))
     small = sized(config, spec)
-    model = nnx.eval_shape(lambda: module_of(small)(small, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: small.build(nnx.Rngs(0)))
     batch = module_of(small).example_batch(small, 2)
     inputs = {name: jnp.asarray(x) for name, x in batch["inputs"].items()}
     assert inputs["images"].shape in ((2, 448, 448, 1), (2, 224, 224, 1))

@@ -241,7 +241,7 @@ def test_letters_are_written_as_the_checkpoint_knows_them_or_by_a_new_head(tmp_p
     [
         ("recognise_speech:finetune_ctc", "whisper", "hears samples, .* hears spectra"),
         ("recognise_speech:finetune_seq2seq", "wav2vec2", "hears spectra, .* hears samples"),
-        ("translate_text:finetune", "bert", "no architecture of bert can respond"),
+        ("translate_text:finetune", "bert", "no architecture of bert does text2text-generation"),
         ("pretrain_bert:further", "t5", "lacks cls_token, sep_token"),
         ("text_to_text:", "t5", "<extra_id_0> to <extra_id_9>"),
     ],

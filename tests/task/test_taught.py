@@ -11,7 +11,6 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.data.image import ImageData, Normalise
 from flax_transformer.models.head import head_of, with_head
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.vision.deit import DistilledConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.models.vision.vit import vit_encoder
@@ -37,7 +36,7 @@ SEEN = processor_of((), Normalise(mean=(0.3,), std=(0.2,)))
 def saved(
     folder, *, architecture="ResNetForImageClassification", classes=("0", "1"), config=CNN, processor=SEEN, seed=3
 ):
-    model = jax.tree.map(lambda leaf: leaf + 0.1, module_of(config)(config, rngs=nnx.Rngs(seed)))
+    model = jax.tree.map(lambda leaf: leaf + 0.1, config.build(nnx.Rngs(seed)))
     hub.save(hub.wrap(model, architecture, processor=processor, **named_classes(classes)), folder)
     return str(folder)
 

@@ -17,7 +17,6 @@ from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.ctc_vocabulary import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
-from flax_transformer.models.preset import module_of
 from flax_transformer.task.speech_recognition import transcribe
 from tests.contract.golden import GOLDEN as FOLDERS
 from tests.data.audio.test_sound import wav
@@ -47,7 +46,7 @@ HEARS = {
 @pytest.fixture(scope="module")
 def whisper():
     config = find_architecture("WhisperForConditionalGeneration")[1].config(Fields.of(CONFIG))
-    model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(3)))()
+    model = jax.jit(lambda: config.build(nnx.Rngs(3)))()
     tokenizer = HubTokenizer.of(train_byte_bpe(["the dog barks"] * 3, vocab_size=WORDS))
     return hub.Pretrained(model, Fields.of(CONFIG), tokenizer, Fields.of(GENERATION), AudioProcessor.of(HEARS))
 

@@ -13,7 +13,6 @@ from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
-from flax_transformer.models.preset import module_of
 from flax_transformer.task.fill_mask import fill_mask
 from flax_transformer.task.question_answering import AnswerConfig, Conversation, answer
 from flax_transformer.task.text_classification import classify, label_words
@@ -37,7 +36,7 @@ def make(architecture, tokenizer, *, seed=0, **fields):
     named = {"model_type": family.model_type, "architectures": [architecture], "vocab_size": tokenizer.vocab_size}
     tokens = {f"{role}_token_id": getattr(tokenizer, role) for role in ("pad", "bos", "eos")}
     config = known.config(Fields.of({**named, **tokens, **fields}))
-    model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(seed)))()
+    model = jax.jit(lambda: config.build(nnx.Rngs(seed)))()
     return hub.Pretrained(model, Fields.of({**named, **tokens, **fields}), tokenizer)
 
 

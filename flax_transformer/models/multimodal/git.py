@@ -54,6 +54,10 @@ class PrefixedConfig:
         """That of the tokens."""
         return self.text.embedding
 
+    def build(self, rngs: nnx.Rngs) -> "Prefixed":
+        """Make the model."""
+        return Prefixed(self, rngs=rngs)
+
 
 class Prefixed(Module):
     """A language model of images' texts: `model(tokens, images)` gives logits; `prefill` and `step` generate."""

@@ -267,6 +267,10 @@ class LxmertPretrainingConfig(MaskedLMConfig):
         if not isinstance(self.encoder, LxmertConfig) or not self.next_sentence:
             raise ValueError("LXMERT is pre-trained with an encoder of its own and guesses what belongs together")
 
+    def build(self, rngs: nnx.Rngs) -> "LxmertPretraining":
+        """Make the model."""
+        return LxmertPretraining(self, rngs=rngs)
+
 
 class LxmertPretraining(MaskedLM):
     """All heads: `output` gives tokens, `sentence` what belongs together, `answer` and `predict_regions` the rest."""

@@ -42,6 +42,10 @@ class RetrievalConfig:
         if not self.encoder.text.block.cross.optional:
             raise ValueError("texts must be read without images too, got cross-attention that is not optional")
 
+    def build(self, rngs: nnx.Rngs) -> "Retrieval":
+        """Make the model."""
+        return Retrieval(self, rngs=rngs)
+
 
 class Seen(NamedTuple):
     """Vectors of length 1, of either side, and the states of images; None where there is nothing of it."""

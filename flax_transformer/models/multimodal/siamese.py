@@ -25,6 +25,10 @@ class SiameseConfig(MatcherConfig):
     tower: ClassifierConfig
     """An encoder of images, and a head."""
 
+    def build(self, rngs: nnx.Rngs) -> "Siamese":
+        """Make the model."""
+        return Siamese(self, rngs=rngs)
+
 
 class Siamese(Matcher):
     """`model.output(model.hidden_states(images=…, others=…))` scores every image with every other."""

@@ -58,6 +58,10 @@ class TwoTowersConfig(MatcherConfig):
         if len(set(widths.values())) > 1:
             raise ValueError(f"both towers must give vectors of one width, got {widths}")
 
+    def build(self, rngs: nnx.Rngs) -> "TwoTowers":
+        """Make the model."""
+        return TwoTowers(self, rngs=rngs)
+
 
 class Embedded(NamedTuple):
     """Vectors of length 1, of either side; None where there is nothing of it."""

@@ -14,6 +14,10 @@ class AudioClassifierConfig(ClassifierConfig):
         if self.head.pool != "mean" or self.head.skip:
             raise ValueError(f"a sound is told by the mean of all positions, got pool={self.head.pool!r}")
 
+    def build(self, rngs: nnx.Rngs) -> "AudioClassifier":
+        """Make the model."""
+        return AudioClassifier(self, rngs=rngs)
+
 
 class AudioClassifier(Classifier):
     """A classifier of sounds of several lengths: the mean is over the positions that come of sound."""

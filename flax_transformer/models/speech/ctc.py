@@ -23,6 +23,10 @@ TOKENS = 8
 class TranscriberConfig(ClassifierConfig):
     """An encoder of sounds, and a head whose outputs are the vocabulary."""
 
+    def build(self, rngs: nnx.Rngs) -> "Transcriber":
+        """Make the model."""
+        return Transcriber(self, rngs=rngs)
+
 
 class Transcriber(Classifier):
     """A classifier of every position; a text is what is left of its best tokens without repetitions and blanks."""
@@ -35,9 +39,6 @@ class Transcriber(Classifier):
         batch = module_of(config.backbone).example_batch(config.backbone, rows, length)
         labels = draw_tokens(config.head.outputs, rows, TOKENS)
         return {**batch, "labels": labels, "weights": np.ones(labels.shape, np.float32)}
-
-    def __init__(self, cfg: TranscriberConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Return which positions are padding, given what of the sounds is."""

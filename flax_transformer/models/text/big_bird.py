@@ -75,9 +75,6 @@ class BlockSparseConfig(AttentionConfig):
 class BlockSparseAttention(Attention):
     """Self-attention of long texts; in blocks no attention weight is dropped, as published."""
 
-    def __init__(self, cfg: BlockSparseConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def __call__(
         self,
         x: Float[Array, "*B T D"],
@@ -137,9 +134,6 @@ class BigBird(Encoder):
 
     A mask says which tokens are padding, and nothing else; a `key` is a sign of training, in which blocks are drawn.
     """
-
-    def __init__(self, cfg: BigBirdConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
 
     def _enter(
         self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None

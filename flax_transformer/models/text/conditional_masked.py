@@ -44,6 +44,10 @@ class ConditionalMaskedConfig(Seq2SeqConfig):
                 f"{type(self.encoder).__name__} and relative={self.decoder.relative}"
             )
 
+    def build(self, rngs: nnx.Rngs) -> "ConditionalMasked":
+        """Make the model."""
+        return ConditionalMasked(self, rngs=rngs)
+
 
 class ConditionalMasked(NonAutoregressive):
     """`read` a source, `decode` a target that is masked in part; `write` translates by mask-predict.

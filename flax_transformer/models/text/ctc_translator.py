@@ -42,6 +42,10 @@ class CTCTranslatorConfig(Seq2SeqConfig):
                 f"{type(self.encoder).__name__} and relative={self.decoder.relative}"
             )
 
+    def build(self, rngs: nnx.Rngs) -> "CTCTranslator":
+        """Make the model."""
+        return CTCTranslator(self, rngs=rngs)
+
 
 class CTCTranslator(NonAutoregressive):
     """Scores of every token, and of none, at k positions for each of the source; `write` takes the best of each.

@@ -185,9 +185,6 @@ class LongformerConfig(EncoderConfig):
 class Longformer(Encoder):
     """Hidden states of tokens that see those near them, and of global tokens that see all."""
 
-    def __init__(self, cfg: LongformerConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def __call__(
         self,
         tokens: Int[Array, "*B T"],

@@ -70,6 +70,10 @@ class RecurrentSeq2SeqConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
 
+    def build(self, rngs: nnx.Rngs) -> "RecurrentSeq2Seq":
+        """Make the model."""
+        return RecurrentSeq2Seq(self, rngs=rngs)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ class RecurrentAttentionConfig:
         check_fields(self)
         check_at_least(self, 1, "window", "width")
 
+    def build(self, rngs: nnx.Rngs) -> "RecurrentAttention":
+        """Make the model."""
+        return RecurrentAttention(self, rngs=rngs)
+
 
 class RecurrentAttention(Module):
     """Attention of one head."""

@@ -53,6 +53,10 @@ class StoryConfig:
         """That of the trunk."""
         return self.trunk.block
 
+    def build(self, rngs: nnx.Rngs) -> "StoryReader":
+        """Make the model."""
+        return StoryReader(self, rngs=rngs)
+
 
 class StoryReader(Module):
     """Hidden states of sentences that all see each other."""

@@ -1,10 +1,8 @@
 """The Universal Transformer in its published sizes (Dehghani et al. 2019, https://arxiv.org/abs/1807.03819), and an
 encoder of that kind."""
 
-from flax import nnx
-
 from flax_transformer.frozen import frozen
-from flax_transformer.models.encoder import Encoder, EncoderConfig
+from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.universal_trunk import HaltingConfig, UniversalConfig
 from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
@@ -15,13 +13,6 @@ FLOAT32 = Precision()
 @frozen
 class UniversalEncoderConfig(EncoderConfig, UniversalConfig):
     """An embedding, which tells no positions, and one block that all steps share, which is told them at each."""
-
-
-class UniversalEncoder(Encoder):
-    """Hidden states of tokens that all see each other."""
-
-    def __init__(self, cfg: UniversalEncoderConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
 
 
 def _universal(

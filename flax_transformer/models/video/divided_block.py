@@ -76,9 +76,6 @@ class SpaceAttentionConfig(AttentionConfig):
 class SpaceAttention(Attention):
     """Attention over the places of each frame; the token looks at every frame by itself, and has the mean of it."""
 
-    def __init__(self, cfg: SpaceAttentionConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def __call__(
         self, x: Float[Array, "*B T D"], *, grid: Grid, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:

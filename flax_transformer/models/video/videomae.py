@@ -47,9 +47,6 @@ class VideoMAEEncoderConfig(ViViTConfig):
 class VideoMAEEncoder(ViViT):
     """Clips in, hidden states of all tubelets out, or of those that are kept."""
 
-    def __init__(self, cfg: VideoMAEEncoderConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def encode(
         self, videos: Float[Array, "*B I H W C"], visible: Int[Array, "*B T"] | None = None, *,
         key: PRNGKeyArray | None = None,
@@ -105,6 +102,10 @@ class VideoMAEConfig:
     def __post_init__(self):
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"mask_ratio must be in (0, 1), got {self.mask_ratio}")
+
+    def build(self, rngs: nnx.Rngs) -> "VideoMAE":
+        """Make the model."""
+        return VideoMAE(self, rngs=rngs)
 
 
 class VideoMAE(ReadsVideos, Module):

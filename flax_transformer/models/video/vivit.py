@@ -50,9 +50,6 @@ class ViViTConfig(ViTConfig):
 class ViViT(ReadsVideos, ViT):
     """Hidden states of a clip's tokens and tubelets, which all see each other."""
 
-    def __init__(self, cfg: ViViTConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def embed(self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Return what the trunk is given: tokens and tubelets, with positions.
 

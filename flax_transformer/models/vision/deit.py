@@ -26,6 +26,10 @@ class DistilledConfig(ClassifierConfig):
                 f"a distilled model has a class_token and a distillation_token first, got {self.backbone.tokens}"
             )
 
+    def build(self, rngs: nnx.Rngs) -> "Distilled":
+        """Make the model."""
+        return Distilled(self, rngs=rngs)
+
 
 class Distilled(Classifier):
     """Scores of classes twice, by the labels and by the teacher; their mean is the model's answer."""

@@ -45,9 +45,6 @@ class TokenMixingConfig(FeedForwardConfig):
 class TokenMixing(FeedForward):
     """A feed-forward layer whose positions are channels."""
 
-    def __init__(self, cfg: TokenMixingConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def __call__(self, x: Float[Array, "*B P D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P D"]:
         """Apply to every channel alike; `key` is for activation dropout."""
         return super().__call__(x.swapaxes(-1, -2), key=key).swapaxes(-1, -2)

@@ -59,9 +59,6 @@ class Masked(NamedTuple):
 class MAEEncoder(ViT):
     """Images in, hidden states of the class token and of the patches that are kept out."""
 
-    def __init__(self, cfg: MAEEncoderConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-
     def encode(
         self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"] | None = None, *,
         key: PRNGKeyArray | None = None,
@@ -93,6 +90,10 @@ class MAEConfig:
     """The encoder of the patches that are not masked."""
     decoder: TrunkConfig
     """The trunk that restores all patches."""
+
+    def build(self, rngs: nnx.Rngs) -> "MAE":
+        """Make the model."""
+        return MAE(self, rngs=rngs)
 
 
 class MAE(ReadsImages, Module):
