@@ -13,7 +13,6 @@ from flax import nnx
 from results import arguments, ratios, spell, turns, write
 
 from flax_transformer.decode import Beam, Greedy, Parallel
-from flax_transformer.models.preset import module_of
 from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
@@ -39,7 +38,7 @@ def compare(rows: int, rounds: int) -> list[dict]:
     lengths, runs = np.full(rows, SOURCE, np.int32), {}
     for name, (preset, config) in CASES.items():
         cfg = preset(VOCAB)
-        model = ready(jax.jit(lambda cfg=cfg: module_of(cfg)(cfg, rngs=nnx.Rngs(0)))())
+        model = ready(jax.jit(lambda cfg=cfg: cfg.build(nnx.Rngs(0)))())
         run = decode_batch.lower(model, source, lengths, config=config, bos=1).compile()
         runs[name] = lambda run=run, model=model: jax.block_until_ready(run(model, source, lengths))
         runs[name]()

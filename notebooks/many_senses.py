@@ -56,8 +56,8 @@ plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.
 
 # %%
 shapes = CaptionedShapes(train=2_000, held_out=200, size=24, noise=8.0, colours=6, shapes=4, tested=6).open()
-pixels = {split: np.stack([np.asarray(image) for image in pairs.images]) for split, pairs in shapes.splits.items()}
-said = {split: [captions[0] for captions in pairs.captions] for split, pairs in shapes.splits.items()}
+pixels = {split: np.stack([np.asarray(image) for image in pairs["image"]]) for split, pairs in shapes.splits.items()}
+said = {split: [captions[0] for captions in pairs["captions"]] for split, pairs in shapes.splits.items()}
 tokenizer = HubTokenizer.of(train_byte_bpe(shapes.classes, vocab_size=300).with_end(), single="<s> $A <|endoftext|>")
 texts = tokenizer(list(shapes.classes))
 TOKENS, LENGTHS = np.asarray(texts["input_ids"]), np.asarray(texts["attention_mask"]).sum(1)
@@ -179,7 +179,7 @@ pretrained = hub.wrap(writer, "VisionEncoderDecoderModel", tokenizer=tokenizer, 
 
 
 def written(split, count=100):
-    inputs = processor(list(shapes.splits[split].images[number] for number in range(count)))
+    inputs = processor(list(shapes.splits[split]["image"][number] for number in range(count)))
     ids = pretrained.generate(**inputs, max_new_tokens=TOKENS.shape[1] - 1)
     return [text.strip() for text in tokenizer.decode(np.asarray(ids))]
 
@@ -189,7 +189,7 @@ for split in ("validation", "test"):
     print(f"{split}: {exact:.0%} of the captions are right, word for word")
 
 # %%
-attention, _ = draw_image(pretrained, shapes.splits["validation"].images[0])
+attention, _ = draw_image(pretrained, shapes.splits["validation"]["image"][0])
 print("written:", attention.output)
 image_attention_figure(attention, layer=-1, query=1)
 
@@ -205,12 +205,12 @@ image_attention_figure(attention, layer=-1, query=1)
 videos = MovingShapes(train=8, held_out=1, size=32, length=6).open()
 figure, axes = plt.subplots(2, 6, figsize=(6.6, 2.6))
 for row, number in zip(axes, (0, 1), strict=True):
-    row[0].set_ylabel(videos.classes[videos.splits["train"].labels[number]])
-    for ax, frame in zip(row, videos.splits["train"].videos.pixels[number], strict=True):
+    row[0].set_ylabel(videos.classes[videos.splits["train"]["label"][number]])
+    for ax, frame in zip(row, videos.splits["train"]["frames"].pixels[number], strict=True):
         ax.imshow(frame)
         ax.set(xticks=[], yticks=[])
 
-film = seen(videos.splits["train"].videos.pixels[:1])
+film = seen(videos.splits["train"]["frames"].pixels[:1])
 for name, divided in {"all with all": False, "time, then space": True}.items():
     encoder = with_fields(timesformer_encoder("tiny", frames=6, image=32, patch=8, divided=divided), **SMALL, inner=96)
     look = jax.jit(capture(lambda model, film: model.hidden_states(film), "attention_weights"))

@@ -25,18 +25,19 @@ from flax_transformer.task.translator import Search
 FOLDER = Path(__file__).parent.parent / "docs" / "examples"
 sys.path.append(str(FOLDER))
 import classify_dna  # noqa: E402
+import classify_series  # noqa: E402
 import recurrent  # noqa: E402
 import two_towers  # noqa: E402
 
 
 @contextmanager
-def registered() -> Iterator[ModuleType]:
-    """Import albert.py; other tests, of the package's families, are not to see what it registers."""
+def registered(name: str = "albert") -> Iterator[ModuleType]:
+    """Import the example of a family; other tests, of the package's families, are not to see what it registers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_registered", {})
-        albert = importlib.import_module("albert")
-        registry.register(albert.FAMILIES)
-        yield albert
+        example = importlib.import_module(name)
+        registry.register(example.FAMILIES)
+        yield example
 
 
 def shortened(recipe: Recipe, **changes) -> Recipe:
@@ -52,6 +53,11 @@ DNA = shortened(
     data=classify_dna.Pieces(train=3_000, validation=200, test=400, length=40),
     model=with_fields(classify_dna.EXPERIMENT.model, dropout=0.0, attention_dropout=0.0, embed=32, inner=32),
     examples=replace(classify_dna.EXPERIMENT.examples, length=32),
+    train={"steps": 60, "log_every": 30, "eval_every": 60, "checkpoint_every": 60},
+)
+SERIES = shortened(
+    classify_series.EXPERIMENT,
+    data=classify_series.Waves(train=1_000, held_out=100, length=96),
     train={"steps": 60, "log_every": 30, "eval_every": 60, "checkpoint_every": 60},
 )
 NUMBERS = Numbers(train=200, validation=32, test=32)

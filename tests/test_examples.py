@@ -15,16 +15,18 @@ from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
 from flax_transformer.decode import Greedy
-from flax_transformer.models.preset import module_of
-from flax_transformer.nn import with_fields
+from flax_transformer.models.head import with_head
+from flax_transformer.models.preset import abstract
+from flax_transformer.nn import Grid, with_fields
 from flax_transformer.task.attention import draw
 from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.translator import Search, decode_batch
-from tests.examples import DNA, FOLDER, RECURRENT, TOWERS, records, registered, two_towers
+from flax_transformer.train.state import parameter_count
+from tests.examples import DNA, FOLDER, RECURRENT, SERIES, TOWERS, records, registered, two_towers
 
 ROOT = FOLDER.parent.parent
-EXAMPLES = ("albert", "classify_dna", "recurrent", "two_towers")
+EXAMPLES = ("albert", "classify_dna", "classify_series", "poolformer", "recurrent", "two_towers")
 
 
 def test_the_page_shows_every_example():
@@ -139,7 +141,7 @@ def test_a_model_of_it_made_here_is_a_checkpoint_too(albert, folder, tmp_path):
     model = config.build(nnx.Rngs(0))
     assert isinstance(model, albert.Albert)
     head = albert.ARCHITECTURES["AlbertModel"].config(hub.load(folder).config)
-    whole = module_of(head)(replace(head, backbone=config), rngs=nnx.Rngs(0))
+    whole = replace(head, backbone=config).build(nnx.Rngs(0))
     hub.save(hub.wrap(whole, "AlbertModel"), tmp_path / "made")
     jax.tree.map(np.testing.assert_array_equal, hub.load(tmp_path / "made").model, whole)
 
@@ -172,6 +174,55 @@ def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_p
     ids = pretrained.tokenizer(list(pieces.texts[:64]), max_length=64, truncate=True)
     guessed = pretrained(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]).logits.argmax(-1)
     assert np.mean(np.asarray(guessed) == pieces.labels[:64]) > 0.7
+
+
+# A modality that the package has none of.
+
+
+def test_a_new_modality_learns_and_ends_with_checkpoints_and_a_report(tmp_path, capsys):
+    train(SERIES, tmp_path)
+    test = records(tmp_path)[-1]
+    assert test["accuracy"] > 0.6
+    assert f"test accuracy {100 * test['accuracy']:.2f} % on 100 recordings" in capsys.readouterr().out
+    assert "sawtooth" in (tmp_path / "report.html").read_text()
+    assert len(list((tmp_path / "samples").iterdir())) > 3
+
+
+# A family of networks for images.
+
+
+@pytest.fixture(scope="module")
+def poolformer():
+    with registered("poolformer") as poolformer:
+        yield poolformer
+
+
+def test_the_published_network_has_as_many_parameters(poolformer):
+    assert round(parameter_count(abstract(poolformer.poolformer_s12())) / 1e6, 1) == 11.9
+
+
+@pytest.mark.rotates
+def test_a_network_for_images_is_fed_any_size_and_saved_as_it_was(poolformer, tmp_path):
+    config = poolformer.PoolFormerConfig(widths=(8, 12, 16, 20), depths=(1, 2, 1, 1), ratio=2.0, end_norm=True)
+    made = hub.wrap(with_head(config, outputs=3, pool="mean").build(nnx.Rngs(0)), "PoolFormerForImageClassification")
+    hub.save(made, tmp_path)
+    read = hub.load(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, read.model, made.model)
+    rng = np.random.default_rng(0)
+    for size in ((64, 48), (37, 90)):
+        images = rng.normal(size=(2, 3, *size)).astype(np.float32)
+        both, one = read(pixel_values=images), read(pixel_values=images[1:])
+        np.testing.assert_allclose(both.logits[1:], one.logits, atol=1e-5)
+        assert not np.allclose(both.logits[0], both.logits[1])
+    flat = np.full((1, 3, 64, 64), 0.5, np.float32)
+    near = config.build(nnx.Rngs(0)).stage1.blocks  # the mean of equal neighbours, less the position itself
+    pooled = poolformer.Pooling(poolformer.PoolingConfig(embed=3))(
+        jnp.moveaxis(flat, 1, -1).reshape(1, -1, 3), grid=Grid(64, 64)
+    )
+    assert near.pooling_residual.layer_scale.shape == (1, 8)
+    np.testing.assert_allclose(pooled, 0, atol=1e-6)
+    with pytest.raises(ValueError, match="window must be an odd number, got 4"):
+        poolformer.PoolingConfig(embed=8, window=4)
 
 
 # Two towers.

@@ -41,6 +41,10 @@ class RecurrentConfig:
 
     embedding: EmbeddingConfig
 
+    def build(self, rngs: nnx.Rngs) -> "Recurrent":
+        """Make the model."""
+        return Recurrent(self, rngs=rngs)
+
 
 class State(NamedTuple):
     """What decoding carries; every leaf has a row for each hypothesis, so that `gather_rows` reorders it."""

@@ -48,6 +48,10 @@ class TowersConfig:
     scale: float = 10.0
     """What cosines are multiplied by, to begin with; it is learned."""
 
+    def build(self, rngs: nnx.Rngs) -> "Towers":
+        """Make the model."""
+        return Towers(self, rngs=rngs)
+
 
 class Towers(Module):
     """`model(source=…, target=…)` gives the scores of every source with every target."""

@@ -67,10 +67,6 @@ class UniversalConfig(TrunkConfig):
         """Make the trunk; arguments as `Trunk`'s."""
         return UniversalTrunk(self, causal=causal, key=key, rngs=rngs)
 
-    def build(self, rngs: nnx.Rngs) -> "UniversalTrunk":
-        """Make the model."""
-        return UniversalTrunk(self, rngs=rngs)
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

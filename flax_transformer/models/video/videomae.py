@@ -73,7 +73,7 @@ def tube_places(noise: Float[Array, "*B S"], times: int, visible: int) -> tuple[
     Args:
       noise: a number for each place of a frame, all different.
       times: of tubelets.
-      kept: places of each that are kept.
+      visible: places of each that are kept.
 
     Returns:
       The numbers of tubelets that are kept, and of those that are masked, each in their order.
