@@ -3,7 +3,7 @@
     pip install torch==2.13.0 transformers
     python benchmarks/multimodal_peer.py [--rounds 6] [--json FILE]
 
-Whisper tiny writes down 30 seconds of sound, greedily, 64 tokens: features, encoder and decoding, once from samples to
+Whisper tiny writes down 30 seconds of audio, greedily, 64 tokens: features, encoder, decoding, once from samples to
 tokens and once the encoder alone. CLIP ViT-B/32 embeds 8 images and 8 texts of 77 tokens. Random weights, float32, on
 the CPU; tokens must be the same and numbers agree. PyTorch runs eagerly, with its fused attention. A ratio above 1 says
 how many times faster ours is: medians of runs that took turns. Goal: 1.3 for Whisper.

@@ -1,15 +1,15 @@
-r"""Tell what happens in a clip; out of the box, what a drawn shape does, which no single frame shows.
+r"""Tell what happens in a video; out of the box, what a drawn shape does, which no single frame shows.
 
     python experiments/classify_video.py                                  # a ViViT
     python experiments/classify_video.py frame                            # the same, that sees one frame
     python experiments/classify_video.py timesformer --data.root FOLDER --frames 16 --size 112
 
 The first word is the model: `vivit`, `timesformer`, or `frame`. The folder has a folder for each class, perhaps within
-`train`, `validation` and `test`, and in it clips: folders of frames, or video files, which take the extra `video`.
+`train`, `validation` and `test`, and in it videos: folders of frames, or video files, which take the extra `video`.
 
 Out of the box, with --workdir runs/actions,
 the ViViT reached 90.25 % accuracy on 400 test videos after 1,000 steps, in 3.6 minutes;
-after 1,000 more on twice as many clips,
+after 1,000 more on twice as many videos,
 
     python experiments/classify_video.py --workdir runs/more --init runs/actions/export --data.shapes.train 6000 \
         --optimizer.learning-rate 5e-3 --train.eval-every 500
@@ -19,7 +19,7 @@ Xeon beside other work, 2026-11-23).
 
     python experiments/classify_video.py skeleton --workdir runs/skeletons --data.root MSR_ACTION3D
 
-reads joints as the pixels of a clip, and reached 87.27 % accuracy on the 275 sequences of the subjects of MSR Action3D
+reads joints as the pixels of a video, and reached 87.27 % accuracy on the 275 sequences of the subjects of MSR Action3D
 that it was not trained on, in 2 minutes and 13 seconds. In papers it is 89 to 94 %. The `timesformer` has not been run
 to its end.
 """
@@ -41,11 +41,11 @@ from flax_transformer.task.video_classification import LabelledSkeletons, Labell
 from flax_transformer.train import TrainConfig, muon_cosine
 
 SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "unroll": True}
-"""Of a model for small clips."""
+"""Of a model for small videos."""
 
 
 def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
-    """Return the recipe for a model, whose size of clips and classes are those of the data."""
+    """Return the recipe for a model, whose size of videos and classes are those of the data."""
     recipe = Recipe(
         model=with_head(backbone, outputs=2, pool="first"),
         family=family,
@@ -63,7 +63,7 @@ TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=
 VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
 
 FRAME = with_fields(VIVIT, frames=1, span=1)
-"""The ViViT, of clips of one frame."""
+"""The ViViT, of videos of one frame."""
 
 NAMES = (
     "high arm wave", "horizontal arm wave", "hammer", "hand catch", "forward punch", "high throw", "draw x",

@@ -2,11 +2,11 @@
 
     python experiments/finetune_image.py --init google/vit-base-patch16-224 --data.root FLOWERS
     python experiments/finetune_image.py lora --init runs/classify_images/export --data.root CIFAR10 --size 32
-    python experiments/finetune_image.py probe --init openai/clip-vit-base-patch32 --data.root FLOWERS
+    python experiments/finetune_image.py probe --init openai/video-vit-base-patch32 --data.root FLOWERS
 
 `--init` is a folder, a hub id, or the `export` of a run: `vit`, `deit`, `dinov2`, `beit`, `swin`, `pvt`,
 `convnext`, `resnet`, `mixer`, `cct`; `vit_mae`, a masked autoencoder, whose encoder becomes a ViT and whose decoder
-is left out; `clip` or `siglip`, whose tower of images alone is taken. It gets a new head for the classes of FLOWERS,
+is left out; `video` or `siglip`, whose tower of images alone is taken. It gets a new head for the classes of FLOWERS,
 which has images in any form. Size, filter and normalisation are those of the checkpoint's preprocessor_config.json;
 the shorter side is resized and the middle cut out, and the export says so in a processor of its own. `--size` takes
 another resolution, to which tables of positions are resampled. Statistics of batch norms stay as they are. With `lora`

@@ -5,7 +5,7 @@ r"""Return which digit is spoken, or write down several that are spoken one afte
         --train.steps 1000 --train.eval-every 250 --train.checkpoint-every 500
 
 The first word is the kind of model: `digits` (Whisper's encoder, classes), `ctc` (a small wav2vec 2.0, which hears
-samples and scores letters) or `seq2seq` (a small Whisper). FSDD is a folder of sounds as the free spoken digits have
+samples and scores letters) or `seq2seq` (a small Whisper). FSDD is a folder of recordings as the spoken digits have
 them, `{digit}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test. Class folders do for `digits` too. Without
 a folder, digits are the tones of a telephone's keys.
 
@@ -20,9 +20,9 @@ other work beside (732 seconds of CPU time; one seed, 2026-11-25).
     python experiments/recognise_speech.py finetune_digits --init facebook/wav2vec2-base --data.root FSDD
 
 These go on with a checkpoint of Whisper or wav2vec 2.0: its feature extractor, its tokenizer, its tokens of language
-and task. SPEECH has sounds and files of JSON lines, `{"audio": "1.wav", "text": "…"}` each, as docs/speech.md says; all
+and task. SPEECH has recordings and files of JSON lines, `{"audio": "1.wav", "text": "…"}` each (docs/speech.md); all
 recipes take such a folder, of lines with a `label` for `digits`. `--letters data` writes the letters of the data, by a
-new head, where the checkpoint knows others. Whisper hears windows of 30 seconds, however short a sound is: that takes
+new head, where the checkpoint knows others. Whisper hears windows of 30 seconds, for short recordings too: that takes
 an accelerator, where `--model.compute bfloat16` and `--model.remat full` save time and memory.
 
 Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4

@@ -1,4 +1,4 @@
-"""Commands on sounds: `transcribe`.
+"""Commands on recordings: `transcribe`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or an Orbax folder.
 """
@@ -31,7 +31,7 @@ def transcribe(
 
     Args:
       checkpoint: Hugging Face folder, hub id, or Orbax folder.
-      files: Sounds, of any length and rate; without them every line of standard input names one.
+      files: Recordings, of any length and rate; without them every line of standard input names one.
       language: Spoken language, such as de; by default the most probable one.
       task: transcribe, or translate into English; the checkpoint's own by default.
       timestamps: Print a line for each piece instead: start and end in seconds, and text, separated by tabs.

@@ -22,13 +22,13 @@ def classify(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Classify texts, the words of texts, images, clips or sounds, whichever the checkpoint does.
+    """Classify texts, the words of texts, images, videos or recordings, whichever the checkpoint does.
 
     One is answered with all classes and their probabilities; several with the best of each, one a line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify, or files of images, of clips (folders of frames, or videos) or of sounds; without
+      texts: Texts to classify, or files of images, videos (folders of frames, or video files) or recordings; without
         them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
       among: Texts to choose among, for a checkpoint that matches images and texts, in place of classes.
@@ -74,7 +74,7 @@ def _pairs(lines: list[str], *, by_tabs: bool) -> tuple[list[str], list[str]]:
 
 
 def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jsonl: bool) -> None:
-    """Classify the files of images, clips or sounds; those that are damaged are named, others gone on with."""
+    """Classify the files of images, videos or recordings; those that are damaged are named, others gone on with."""
     from flax_transformer.task.audio_classification import classify_audio, read_audio
     from flax_transformer.task.checkpoint import read_several
     from flax_transformer.task.embedding import choose

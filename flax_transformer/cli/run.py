@@ -89,7 +89,7 @@ def evaluate(
     """Measure any run or checkpoint on data of yours; prints one JSON object.
 
     Translations: --source and --reference, or DATA of two columns. Classes: DATA a file of text TAB label, or a folder
-    of class folders of images, clips or sounds. Objects: a folder with COCO's json. Captions and speech: a folder
+    of class folders of images, videos or recordings. Objects: a folder with COCO's json. Captions and speech: a folder
     with JSON lines, as {"image": …, "captions": […]} and {"audio": …, "text": …}. A model that continues texts: a file.
 
     Args:
@@ -231,7 +231,7 @@ def attention(
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
       text: Text to read; with an --image only for a model that reads both.
-      image: File of an image, or a clip (a folder of frames, or a video), to look at in place of a text or with one.
+      image: File of an image or a video, or a folder of frames, to look at in place of a text or with one.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
       scale: Colours of the PNG of an image: each panel from its smallest to its largest weight, or all from 0.

@@ -1,4 +1,4 @@
-"""Files that JSON lines tell of, and what is said of each: captions of images, questions, or what sounds say."""
+"""Files that JSON lines tell of, and what is said of each: captions of images, questions, or what recordings say."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""How models of sounds alone are called with Hugging Face's keyword names.
+"""How models of recordings alone are called with Hugging Face's keyword names.
 
 Axes: B batch, T frames or samples, S positions of the encoder, D width, E classes.
 """
@@ -15,14 +15,14 @@ from flax_transformer.ops.split_keys import split_keys
 
 
 def audio_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Classify sounds, as WhisperForAudioClassification does."""
+    """Classify recordings, as WhisperForAudioClassification does."""
     keys = split_keys(key)
     hidden = model.hidden_states(source_of(inputs)[0], key=keys[0])
     return ModelOutput(logits=model.output(hidden, key=keys[1]), last_hidden_state=hidden)
 
 
 def _given(inputs: Inputs) -> tuple[Float[Array, "B T"], Mask | None]:
-    """Return samples, and how many of each row are sound."""
+    """Return samples, and how many of each row are audio."""
     mask = inputs.attention_mask
     return inputs.input_values, None if mask is None else Mask(lengths=(mask != 0).sum(axis=-1))
 
@@ -43,7 +43,7 @@ def samples_ctc(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
 
 
 def samples_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Classify sounds, as Wav2Vec2ForSequenceClassification does."""
+    """Classify recordings, as Wav2Vec2ForSequenceClassification does."""
     keys = split_keys(key)
     samples, mask = _given(inputs)
     hidden = model.hidden_states(samples, lengths=None if mask is None else mask.lengths, key=keys[0])

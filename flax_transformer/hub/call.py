@@ -86,7 +86,7 @@ class ModelOutput:
     ids_restore: Any = None
     """[B, P]: where a patch is in the order in which those that are kept come first."""
     extract_features: Any = None
-    """[B, S, C]: what convolutions give of a sound's samples, normalised."""
+    """[B, S, C]: what convolutions give of a recording's samples, normalised."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None
@@ -143,7 +143,7 @@ def images_of(inputs: Inputs) -> Float[Array, "B *I H W C"]:
 
 
 def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
-    """Return what an encoder reads, and what of it is real: tokens, or frames of sounds, of which silence is real."""
+    """Return what an encoder reads, and what of it is real: tokens, or frames of audio, of which silence is real."""
     if inputs.input_features is not None:
         return inputs.input_features.mT, None
     return inputs.input_ids, visible(inputs.attention_mask)

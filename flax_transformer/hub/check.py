@@ -116,7 +116,7 @@ def check_frames(inputs: Inputs, fields: Fields) -> None:
             f"got {list(frames.shape)}"
         )
     if not jnp.issubdtype(frames.dtype, jnp.floating):
-        raise ValueError(f"input_features must be what a processor makes of sounds, floats, got {frames.dtype}")
+        raise ValueError(f"input_features must be what a processor makes of recordings, floats, got {frames.dtype}")
 
 
 def check_samples(inputs: Inputs, fields: Fields) -> None:

@@ -1,7 +1,7 @@
 """What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
 
 Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches, R regions, I images of a
-text or frames of a clip; H and W of an image.
+text or frames of a video; H and W of an image.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Inputs:
     """Int [B, T]."""
     pixel_values: Any = None
     """Float [B, C, H, W]: images as a processor gives them; models of this package take them as [B, H, W, C].
-    [B, I, C, H, W] where a row may have several, and of clips, taken as [B, I, H, W, C]."""
+    [B, I, C, H, W] where a row may have several, and of videos, taken as [B, I, H, W, C]."""
     pixel_mask: Any = None
     """Int [B, H, W]: 1 where there is an image, 0 where there is padding; [B, I, H, W] where a text has several."""
     visual_feats: Any = None
@@ -48,9 +48,9 @@ class Inputs:
     visual_attention_mask: Any = None
     """Int [B, R]: 1 where there is a region, 0 where there is padding."""
     input_features: Any = None
-    """Float [B, C, T]: the log-mel frames of sounds; models of this package take them as [B, T, C]."""
+    """Float [B, C, T]: the log-mel frames of recordings; models of this package take them as [B, T, C]."""
     input_values: Any = None
-    """Float [B, T]: samples of sounds, as a processor gives them."""
+    """Float [B, T]: samples of recordings, as a processor gives them."""
     bool_masked_pos: Any = None
     """Bool [B, P]: True where a patch is masked."""
     kept_patches: Any = None
@@ -105,7 +105,7 @@ class Signature:
     several: bool = False
     """Whether images are several of each text, [B, I, C, H, W]."""
     frames: bool = False
-    """Whether its images are the frames of clips."""
+    """Whether its images are the frames of videos."""
     order: tuple[str, ...] = ()
     """Those that may be given by position, in the order of `forward` in `transformers`; by default the first two."""
 
@@ -120,7 +120,7 @@ class Signature:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the model reads: text, images, clips, sound."""
+        """What the model reads: text, images, videos, audio."""
         if self.colours or self.frames:
             return ("images",) if self.colours else ("videos",)
         return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)

@@ -63,7 +63,7 @@ class Pretrained:
     """Everything in generation_config.json."""
     processor: Any = field(default=None, metadata={"static": True})
     """An `ImageProcessor`, which makes `pixel_values` of images, a `AudioProcessor`, which makes `input_features` or
-    `input_values` of sounds, or None where the checkpoint has none."""
+    `input_values` of recordings, or None where the checkpoint has none."""
 
     layer_order = (Part("model"),)
 
@@ -172,7 +172,7 @@ class Pretrained:
         return _call(self, given, key, names=names)
 
     def generate(self, *inputs: Any, **settings: Any) -> Array:
-        """Generate token ids: see `hub.generate.generate`, and `hub.speech.generate` for models that read sound."""
+        """Generate token ids: see `hub.generate.generate`, and `hub.speech.generate` for models that read audio."""
         from flax_transformer.hub import generate, speech
 
         chosen = speech if "audio" in self.architecture.inputs.reads else generate

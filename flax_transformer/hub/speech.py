@@ -1,9 +1,9 @@
-"""Speech written down by an encoder-decoder: what it is told to begin with, and long sounds window by window.
+"""Speech written down by an encoder-decoder: what it is told to begin with, and long recordings window by window.
 
 Times and windows are those of Whisper (Radford et al. 2022, https://arxiv.org/abs/2212.04356, §3.8), as the sequential
 algorithm of Hugging Face's `generate` has them: a window begins where the last whole segment of the one before ended.
 
-Axes: B sounds, C mel bins, T frames of a hundredth of a second, P tokens to begin with, M generated tokens at most.
+Axes: B recordings, C mel bins, T frames of a hundredth of a second, P tokens to begin with, M generated tokens at most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ class Speech:
     """What `generate` is told beside `Settings` to write speech down."""
 
     language: str | tuple[str, ...] | None = None
-    """Of all sounds, or of each: a token or a code of `lang_to_id`; None: the checkpoint's, or the detected one."""
+    """Of all recordings, or of each: a token or a code of `lang_to_id`; None: the checkpoint's, or the detected one."""
     task: str | None = None
     """A word of `task_to_id`: transcribe or translate; None: the checkpoint's."""
     return_timestamps: bool | None = None
-    """Whether times are told among the words; None: for a sound longer than a window, or as the checkpoint says."""
+    """Whether times are told among the words; None: for a recording longer than a window, or as the checkpoint says."""
     prompt_ids: tuple[int, ...] = ()
     """Tokens before all others in every window: what was said before, or words to come."""
 
@@ -105,8 +105,8 @@ def segments(
     if features.shape[2] > encoder.frames:
         if times is False:
             raise ValueError(
-                f"a sound longer than a window is cut at times it tells, got {features.shape[2]} frames, windows of "
-                f"{encoder.frames} and return_timestamps=False"
+                f"a recording longer than a window is cut at times it tells, got {features.shape[2]} frames, windows of"
+                f" {encoder.frames} and return_timestamps=False"
             )
         times = True
     times = bool(said.get("return_timestamps")) if times is None else times
@@ -139,7 +139,7 @@ def cut(
     """Cut what was written of a window at times that are told twice, as one segment's end and the next one's start.
 
     Args:
-      width: frames of the window that are sound.
+      width: frames of the window that are audio.
       begin: the token of the first time.
       stride: frames from one time to the next.
 
@@ -173,7 +173,7 @@ def cut(
 
 
 def begin(pretrained: Any, window: Spectrograms, how: Speech, settings: Settings) -> Int[np.ndarray, "B P"]:
-    """Return the tokens that each sound's text begins with: start, language, task, and whether there are no times.
+    """Return the tokens that each recording's text begins with: start, language, task, and whether there are no times.
 
     A checkpoint's `forced_decoder_ids` hold where neither language nor task is said. A language that nobody says is the
     most probable one after the start token.
@@ -188,7 +188,7 @@ def begin(pretrained: Any, window: Spectrograms, how: Speech, settings: Settings
 
 
 def undecided(said: Mapping[str, Any], how: Speech) -> bool:
-    """Return whether the language of a sound must be heard: a checkpoint has several, and nobody says which.
+    """Return whether the language of a recording must be heard: a checkpoint has several, and nobody says which.
 
     Args:
       said: what config.json and generation_config.json say.
@@ -216,7 +216,7 @@ def prompts(
     if language is not None:
         many = (language,) * rows if isinstance(language, str) else language
         if len(many) != rows:
-            raise ValueError(f"there must be a language for each sound, got {len(many)} and {rows} sounds")
+            raise ValueError(f"there must be a language for each recording, got {len(many)} and {rows} sounds")
         spoken = [_language(said, each) for each in many]
     tasks = said.get("task_to_id", {})
     if task is not None and task not in tasks:
@@ -243,7 +243,7 @@ def _asked(how: Speech) -> tuple[tuple[str, Any], ...]:
 def detect_language(
     pretrained: Any, window: Spectrograms, languages: Mapping[str, int], settings: Settings
 ) -> Int[np.ndarray, "B"]:
-    """Return the token of the most probable language of each sound, by its first window."""
+    """Return the token of the most probable language of each recording, by its first window."""
     ids = np.full((len(window), 1), settings.decoder_start_token_id, np.int32)
     full = pretrained.model.cfg.encoder.frames
     window = np.pad(window, ((0, 0), (0, 0), (0, full - window.shape[2])))
@@ -272,7 +272,7 @@ def _language(said: Mapping[str, Any], language: str) -> int:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes one window of every sound down."""
+    """Writes one window of every recording down."""
 
     pretrained: Any
     begun: Int[np.ndarray, "B P"]
@@ -308,13 +308,13 @@ def _new_tokens(chosen: Settings, begun: int, positions: int) -> int:
 
 
 def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return frames, and where each sound ends."""
+    """Return frames, and where each recording ends."""
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "text2text-generation" not in known.uses or "audio" not in known.inputs.reads:
         raise ValueError(f"a {name} writes no text: it is no model of speech to text")
     if chosen.do_sample or chosen.num_return_sequences > 1 or not chosen.ends:
         raise ValueError(
-            "speech is written down greedily or by beams, one text a sound, up to an end token, got "
+            "speech is written down greedily or by beams, one text a recording, up to an end token, got "
             f"do_sample={chosen.do_sample}, num_return_sequences={chosen.num_return_sequences}, "
             f"eos_token_id={chosen.eos_token_id}"
         )
@@ -325,7 +325,7 @@ def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tup
         )
     if mask is None:
         if len(features) > 1 and features.shape[2] > pretrained.model.cfg.encoder.frames:
-            raise ValueError("sounds longer than a window need an attention_mask where there are several, got none")
+            raise ValueError("recordings longer than a window need an attention_mask where there are several, got none")
         return features, np.full(len(features), features.shape[2])
     mask = np.asarray(mask)
     if mask.shape != (len(features), features.shape[2]):

@@ -1,4 +1,4 @@
-"""How models of clips are called with Hugging Face's keyword names.
+"""How models of videos are called with Hugging Face's keyword names.
 
 Axes: B batch, I frames, C channels, H W height and width in pixels, P tubelets, K those that are kept, T tokens and
 tubelets, D width, E classes.
@@ -23,7 +23,7 @@ MASKABLE_VIDEOS = Signature(VIDEOS.needs, ("bool_masked_pos",), frames=True)
 
 
 def videos(inputs: Inputs) -> Float[Array, "B I H W C"]:
-    """Return clips as models of this package take them, channels last."""
+    """Return videos as models of this package take them, channels last."""
     return jnp.moveaxis(inputs.pixel_values, 2, -1)
 
 
@@ -42,7 +42,7 @@ def keep_patches(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     counts = sorted(set((~mask).sum(-1).ravel().tolist()))
     if len(counts) != 1 or not 0 < counts[0] < mask.shape[-1]:
         raise ValueError(
-            "bool_masked_pos must leave as many patches of each clip, some but not all, got one that leaves "
+            "bool_masked_pos must leave as many patches of each video, some but not all, got one that leaves "
             f"{' and '.join(map(str, counts))} of {mask.shape[-1]}"
         )
     visible = np.argsort(mask, axis=-1, kind="stable")[..., : counts[0]].astype(np.int32)
@@ -58,7 +58,7 @@ def pooled_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: F
 
 
 def video_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Classify clips."""
+    """Classify videos."""
     keys = split_keys(key)
     states = model.hidden_states(videos(inputs), key=keys[0])
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)
@@ -70,7 +70,7 @@ def by_frame(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Field
 
 
 def frame_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Classify clips as TimesformerForVideoClassification does: without attention over time a row for each frame."""
+    """Classify videos as TimesformerForVideoClassification does: without attention over time a row for each frame."""
     keys = split_keys(key)
     states = _flat(model.backbone.encode(videos(inputs), key=keys[0]))
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)

@@ -61,17 +61,17 @@ class ReadsImages:
 
 
 class ReadsVideos(ReadsImages):
-    """What models of clips have in common as `Measurable`s; configs have `patches` of an image, and `frames`."""
+    """What models of videos have in common as `Measurable`s; configs have `patches` of an image, and `frames`."""
 
     @classmethod
     def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B clips [I, H, W, C], as the model is made for."""
+        """Make a batch of B videos [I, H, W, C], as the model is made for."""
         frames = getattr(config, "frames", None) or config.patches.frames
         shape = (rows, frames, *config.patches.image, config.patches.channels)
         return {"inputs": {"videos": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
 
     @classmethod
     def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
-        """Count B clips."""
+        """Count B videos."""
         rows, frames, height, width, _ = batch["inputs"]["videos"].shape
         return Described({"rows": rows, "frames": frames, "height": height, "width": width}, rows, "videos")

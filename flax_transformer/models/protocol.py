@@ -20,7 +20,7 @@ class SourceEncoder(Protocol):
         """Encode a source.
 
         Args:
-          source: tokens, images, sounds, whatever this encoder takes.
+          source: tokens, images, recordings, whatever this encoder takes.
           mask: what of it is padding.
           key: for dropout; None means none.
         """

@@ -1,4 +1,4 @@
-"""What the heads of an encoder of clips look at, laid out over a film: the frames of a clip side by side.
+"""What the heads of an encoder of videos look at, laid out over a film: the frames of a video side by side.
 
 Axes: L layers, N heads, T S tokens and patches, P patches of a frame, I times, R C rows and columns of patches.
 """

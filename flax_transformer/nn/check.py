@@ -37,9 +37,9 @@ def check_images(images: Any, channels: int) -> None:
 
 
 def check_videos(videos: Any, channels: int) -> None:
-    """Raise ValueError unless these are clips [*B, I, H, W, C] in floating point."""
+    """Raise ValueError unless these are videos [*B, I, H, W, C] in floating point."""
     if getattr(videos, "ndim", 0) < 4:
-        raise ValueError(f"clips must be [*B, I, H, W, C], got shape {jnp.shape(videos)}")
+        raise ValueError(f"videos must be [*B, I, H, W, C], got shape {jnp.shape(videos)}")
     check_images(videos, channels)
 
 

@@ -1,4 +1,4 @@
-"""Sounds as sequences: convolutions over time before a trunk (Baevski et al. 2020, https://arxiv.org/abs/2006.11477;
+"""Recordings as sequences: convolutions over time before a trunk (Baevski et al. 2020, https://arxiv.org/abs/2006.11477;
 Radford et al. 2022, https://arxiv.org/abs/2212.04356).
 
 Axes: B batch, T samples or frames of a spectrum, S positions that come of them, C channels, D width.
@@ -62,13 +62,13 @@ class FeatureExtractorConfig:
         return (*(self.before or (self.embed,) * (len(self.windows) - 1)), self.embed)
 
     def frames(self, length: Any) -> Any:
-        """Count the positions that come of a sound of this length, or of sounds of these lengths."""
+        """Count the positions that come of a recording of this length, or of recordings of these lengths."""
         for window, stride in zip(self.windows, self.strides, strict=True):
             length = (length + 2 * self.padding(window) - window) // stride + 1
         return length
 
     def length_of(self, frames: int) -> int:
-        """Return the shortest sound of which so many positions come."""
+        """Return the shortest recording of which so many positions come."""
         for window, stride in zip(reversed(self.windows), reversed(self.strides), strict=True):
             frames = (frames - 1) * stride + window - 2 * self.padding(window)
         return frames
@@ -93,7 +93,7 @@ class ChannelNorm(LayerNorm):
 
 
 class FeatureExtractor(Module):
-    """Sounds in, a sequence of vectors out."""
+    """Recordings in, a sequence of vectors out."""
 
     def __init__(self, cfg: FeatureExtractorConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -109,10 +109,10 @@ class FeatureExtractor(Module):
                 setattr(self, f"norm{i + 1}", kind(cfg.widths[i], epsilon=1e-5, rngs=rngs, **cfg.precision.dtypes))
 
     def __call__(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B S D"]:
-        """Embed sounds.
+        """Embed recordings.
 
         Raises:
-          ValueError: shapes that do not fit, or a sound that is shorter than a window.
+          ValueError: shapes that do not fit, or a recording that is shorter than a window.
         """
         for i in range(len(self.cfg.widths)):
             x = getattr(self, f"conv{i + 1}")(x)

@@ -21,13 +21,13 @@ from flax_transformer.ops.split_keys import split_keys
 
 @frozen
 class CTCLoss(Objective):
-    """Sum the negative log-likelihood of texts over all ways of laying their tokens along a sound.
+    """Sum the negative log-likelihood of texts over all ways of laying their tokens along a recording.
 
     A way gives every position a token or the blank, and is a text where repetitions and then blanks are left out. The
-    model gives scores [B, S, V] of every position, and says by `memory_mask` which positions a sound of `lengths` has;
+    model gives scores [B, S, V] of every position, and says by `memory_mask` which positions audio of `lengths` has;
     without `lengths` among the inputs all count. `labels` are [B, N] and `weights` 1 where there is a token, 0 behind
     them. Every row counts once, the loss of each divided by its tokens if `mean_tokens` says so; one that only fills a
-    batch counts nothing: of a sound of length 0, or, where there are no `lengths`, of a text without tokens.
+    batch counts nothing: of a recording of length 0, or, where there are no `lengths`, of a text without tokens.
 
     A text that has no way, as it takes more positions than there are, counts nothing: torch's `zero_infinity`. One with
     a token that is the blank, or outside of the vocabulary, makes the loss NaN.

@@ -1,4 +1,4 @@
-"""Position tables of clips for other numbers of frames and sizes of images than they were trained with.
+"""Position tables of videos for other numbers of frames and sizes of images than they were trained with.
 
 Axes: I × H × W the old grid of times, rows and columns, i × h × w the new one, P positions, D model width.
 """
@@ -32,7 +32,7 @@ def resample_video_positions(
     grid: tuple[int, int, int],
     kernel: Kernel = bicubic,
 ) -> Float[Array, "p D"]:
-    """Make a table of learned positions fit other clips: every time's own as an image's are, then linear over times.
+    """Make a table of learned positions fit other videos: every time's own as an image's are, then linear over times.
 
     Args:
       table: positions of tokens that are no patches, then of the patches time by time, row by row.

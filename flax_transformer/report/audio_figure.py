@@ -1,4 +1,4 @@
-"""The spectrum of a sound, and below it the weights or probabilities of a model over time: one figure.
+"""The spectrum of a recording, and below it the weights or probabilities of a model over time: one figure.
 
 Axes: C mel bins, I frames, R rows (tokens, letters), S positions of the model.
 """
@@ -20,7 +20,7 @@ def audio_figure(
     probabilities: Float[np.ndarray, "R S"] | None = None,
     title: str = "",
 ) -> Any:
-    """Draw the spectrum of a sound over time, and below it the weights of each row over time.
+    """Draw the spectrum of a recording over time, and below it the weights of each row over time.
 
     Args:
       frames: log-mel.

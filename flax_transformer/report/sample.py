@@ -1,10 +1,10 @@
 """What a run leaves for its page beside samples.jsonl: images, and which class was predicted for which.
 
-A sample of an image has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `audio`
+A sample of an image has `picture`, its file in the run's folder, and `source`, its name; one of a recording has `audio`
 too; `wide` asks for a whole line of the page. One that was classified, also a text alone, has `target`, `hypothesis`,
 its `score`, and `scores`, the probabilities of the most probable classes by name; one in which objects were sought
 `size`, the width and height that boxes are within, `objects` with `label` and `box`, and `found` with their `score`
-too; any other a `caption`. That of a clip has `frames`, how many of them its image is a sheet of.
+too; any other a `caption`. That of a video has `frames`, how many of them its image is a sheet of.
 Axes: M samples, E classes.
 """
 
@@ -90,7 +90,7 @@ def save_image(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> st
 
 
 def save_audio(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int) -> str:
-    """Write the sound of a sample into a run's folder, as WAV of 16 bits; give what the sample calls it.
+    """Write the recording of a sample into a run's folder, as WAV of 16 bits; give what the sample calls it.
 
     Args:
       root: the run's folder.
@@ -107,7 +107,7 @@ def save_audio(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int
 
 
 def read_media(root: Path, place: Any) -> str | None:
-    """Return the image or the sound of a sample as a data URL; None where there is no such file in the run's own
+    """Return the image or the recording of a sample as a data URL; None where there is no such file in the run's own
     folder.
     """
     if not isinstance(place, str) or not (name := NAME.fullmatch(place)):

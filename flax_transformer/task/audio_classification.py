@@ -50,16 +50,16 @@ HOP = 100
 
 @frozen
 class AudioAugment:
-    """What is changed in training sounds at random; at 0 nothing is."""
+    """What is changed in training recordings at random; at 0 nothing is."""
 
     speed: float = 0.0
-    """Share by which a sound is played faster or slower at most, its pitch with it."""
+    """Share by which a recording is played faster or slower at most, its pitch with it."""
     shift: float = 0.0
-    """Seconds of silence before a sound at most."""
+    """Seconds of silence before a recording at most."""
     gain: float = 0.0
-    """Decibels by which a sound is louder or quieter at most."""
+    """Decibels by which a recording is louder or quieter at most."""
     noise: float = 0.0
-    """Standard deviation of white noise at most, of the sound's own."""
+    """Standard deviation of white noise at most, of the recording's own."""
     times: int = 0
     """Stretches of time that are masked."""
     longest: float = 0.1
@@ -75,7 +75,7 @@ class AudioAugment:
             raise ValueError(f"changes must not be negative, and of speed less than 1, got {values}")
 
     def samples(self, rate: int, length: int) -> tuple[Transform, ...]:
-        """Return what changes the samples of a sound, which may have a length."""
+        """Return what changes the samples of a recording, which may have a length."""
         found: list[Transform] = [Speed(most=self.speed, length=length)] if self.speed else []
         found.append(Truncate(length=length))
         found += [Shift(most=round(self.shift * rate), length=length)] if self.shift else []
@@ -113,7 +113,7 @@ class Features:
 
 @frozen
 class HeldAudio(HeldOut):
-    """Held-out sounds, and how a model hears them."""
+    """Held-out recordings, and how a model hears them."""
 
     processor: AudioProcessor
 
@@ -122,19 +122,19 @@ class HeldAudio(HeldOut):
 
 @frozen
 class AudioExamples:
-    """What all examples of sounds have in common."""
+    """What all examples of recordings have in common."""
 
     rows: int = 32
-    """Sounds a batch."""
+    """Recordings a batch."""
     seconds: int = 1
     """That a model hears at most; one that begins with a checkpoint of spectra hears the checkpoint's window."""
     rate: int | None = None
-    """Samples a second that it hears; sounds at others are resampled. None: the checkpoint's that training begins with,
-    or as the first training sound has."""
+    """Samples a second that it hears; others are resampled. None: the checkpoint's that training begins with,
+    or as the first training recording has."""
     augment: AudioAugment = AudioAugment()
-    """What is changed in training sounds."""
+    """What is changed in training recordings."""
     memory: int = 1024
-    """MiB of sounds at most that are decoded once and held in memory; more are decoded when they are needed."""
+    """MiB of recordings at most that are decoded once and held in memory; more are decoded when they are needed."""
 
     def __post_init__(self):
         check_rows(self.rows, self.seconds)
@@ -165,10 +165,10 @@ class AudioExamples:
         return replace(self, rate=known.rate, **window)
 
     def _opened(self, data: Any, kind: str, *, cut: bool) -> tuple[DataSet, int]:
-        """Open data, check every sound, and say what is done to some; give them with the rate that is heard."""
+        """Open data, check every recording, and say what is done to some; give them with the rate that is heard."""
         found = data.open()
         if found.kind != kind:
-            raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
+            raise ValueError(f"the recordings must have {kind}, they have {found.kind}")
         for split, audio in found.splits.items() if kind == "classes" else ():
             check_classes(audio["label"], found.classes, f"{split} sounds")
         counts = ", ".join(f"{len(audio):,} {split}" for split, audio in found.splits.items())
@@ -210,14 +210,14 @@ class AudioExamples:
 
 @frozen
 class LabelledAudio(AudioExamples):
-    """Lay out the log-mel spectrum of a sound a row, of so many seconds: silence behind it, what is beyond left out;
+    """Lay out the log-mel spectrum of a recording a row, of so many seconds: silence behind it, the rest left out;
     its samples, where training begins with a checkpoint that hears these."""
 
     bins: int = 40
     """Mel bins."""
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds; held out are the test's `HeldAudio`.
+        """Open the recordings; held out are the test's `HeldAudio`.
 
         Args:
           data: has `open()`, which gives a `DataSet` of labelled `Recordings`.
@@ -240,17 +240,17 @@ class LabelledAudio(AudioExamples):
 
 
 def prepared(found: DataSet, rate: int, seconds: int, limit: int, *, cut: bool) -> DataSet:
-    """Check every sound before training: its header, and all of it where memory has room for all.
+    """Check every recording before training: its header, and all of it where memory has room for all.
 
     Args:
-      found: the sounds; sentences made of recordings are as they are.
+      found: the recordings; sentences made of recordings are as they are.
       rate: samples a second that a model hears.
       seconds: that it hears at most.
-      limit: bytes that sounds may take in memory.
+      limit: bytes that recordings may take in memory.
       cut: whether longer ones are cut; else they are refused.
 
     Raises:
-      ValueError: a sound that is damaged, or longer than the model hears; names its file.
+      ValueError: a recording that is damaged, or longer than the model hears; names its file.
     """
     others, long, splits = 0, 0, dict(found.splits)
     for split, items in splits.items():
@@ -262,16 +262,16 @@ def prepared(found: DataSet, rate: int, seconds: int, limit: int, *, cut: bool) 
             others, long = others + (own != rate), long + (length > seconds * own)
             if length > seconds * own and not cut:
                 raise ValueError(
-                    f"a sound must not be longer than the model hears, {seconds} seconds, got {length / own:.1f} in "
-                    f"{items['name'][index]}"
+                    f"a recording must not be longer than the model hears, {seconds} seconds, got {length / own:.1f} in"
+                    f" {items['name'][index]}"
                 )
             size += 4 * length * rate // own
         if size <= limit:
             splits[split], limit = load_audio(items, rate), limit - size
     if others:
-        print(f"{others:,} sounds at another rate are resampled to {rate:,} Hz", flush=True)
+        print(f"{others:,} recordings at another rate are resampled to {rate:,} Hz", flush=True)
     if long:
-        print(f"{long:,} sounds longer than {seconds} s are cut", flush=True)
+        print(f"{long:,} recordings longer than {seconds} s are cut", flush=True)
     return replace(found, splits=splits)
 
 
@@ -306,7 +306,7 @@ def frame_sizes(seconds: int, bins: int) -> Mapping[str, int]:
 def classify_audio(
     pretrained: Pretrained, audio: Sequence[Any], *, sampling_rate: int | None = None
 ) -> list[list[Label]]:
-    """Return what sounds are, one after another.
+    """Return what recordings are, one after another.
 
     Args:
       audio: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is
@@ -314,10 +314,10 @@ def classify_audio(
       sampling_rate: of arrays; the model's own by default.
 
     Returns:
-      For each sound all classes, the most probable first, as `classify` gives them.
+      For each recording all classes, the most probable first, as `classify` gives them.
 
     Raises:
-      ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
+      ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no recording.
     """
     require_use(pretrained, "classification", "audio")
     processor, found = audio_processor_of(pretrained), []
@@ -330,9 +330,9 @@ def classify_audio(
 
 
 def read_audio(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
-    """Decode the file of a sound that a checkpoint is to hear.
+    """Decode the file of a recording that a checkpoint is to hear.
 
     Raises:
-      ValueError: no such file, or one that is no sound.
+      ValueError: no such file, or one that is no recording.
     """
     return decode_audio(file_of(pretrained, file, "recordings"))

@@ -161,7 +161,7 @@ def audio_processor_of(pretrained: Pretrained) -> AudioProcessor:
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
-    return _processor_of(pretrained, "a sound needs a feature extractor")
+    return _processor_of(pretrained, "a recording needs a feature extractor")
 
 
 def _processor_of(pretrained: Pretrained, rule: str) -> Any:

@@ -102,7 +102,7 @@ class ShownLabels(Evaluator):
 
 @frozen
 class ImageLabels(ShownLabels):
-    """Classify the test images or clips: `HeldImages`, `HeldVideos`, `HeldSkeletons`."""
+    """Classify the test images or videos: `HeldImages`, `HeldVideos`, `HeldSkeletons`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the image as the model sees it."""
@@ -115,10 +115,10 @@ class ImageLabels(ShownLabels):
 
 @frozen
 class AudioLabels(ShownLabels):
-    """Classify the test sounds, which are `HeldAudio`."""
+    """Classify the test recordings, which are `HeldAudio`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
-        """Write the spectrum as the model hears it, and the sound."""
+        """Write the spectrum as the model hears it, and the recording."""
         example = held.example(index)
         image = save_image(root, str(index), spectrum_image(example["frames"].T))
         waveform = save_audio(root, str(index), example["samples"], held.processor.rate)

@@ -1,4 +1,4 @@
-"""Attention weights of a model over the patches of an image, or the film of a clip."""
+"""Attention weights of a model over the patches of an image, or the film of a video."""
 
 import math
 import operator
@@ -32,11 +32,11 @@ WORDS = 24
 
 
 def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[ImageAttention, list[str]]:
-    """Return the attention of any checkpoint or run over an image or a clip.
+    """Return the attention of any checkpoint or run over an image or a video.
 
     Args:
       name: as `open_checkpoint` takes it.
-      file: of an image, or a clip as `read_video` takes it.
+      file: of an image, or a video as `read_video` takes it.
       text: for a model that reads one with the image.
 
     Raises:
@@ -50,21 +50,21 @@ def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[Image
 
 
 def draw_video(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -> tuple[ImageAttention, list[str]]:
-    """Lay what every head looks at over a film of a clip, its frames side by side, and say what is too much for that.
+    """Lay what every head looks at over a film of a video, its frames side by side, and say what is too much for that.
 
     Args:
       frames: of Pillow, as many as the model sees.
-      source: the clip's name.
+      source: the video's name.
 
     Raises:
-      ValueError: a checkpoint that reads no clips.
+      ValueError: a checkpoint that reads no videos.
     """
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     model = getattr(pretrained.model, "backbone", pretrained.model)
     if "videos" not in known.inputs.reads:
-        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given clips")
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given videos")
     if not known.inputs.takes_alone("pixel_values"):
-        raise ValueError(f"attention over a clip is drawn where a model needs nothing else, a {name} needs a mask")
+        raise ValueError(f"attention over a video is drawn where a model needs nothing else, a {name} needs a mask")
     processor = image_processor_of(pretrained)
     given = Inputs(**processor(list(frames)))
     output, found = _looked(pretrained, given)

@@ -105,7 +105,7 @@ class Sized:
     """How images are made one size, and what is changed in those to train on."""
 
     rows: int = 128
-    """Images, or clips, a batch."""
+    """Images, or videos, a batch."""
     size: int | None = None
     """Pixels of both sides; None: those of the checkpoint that training begins with, or as the images are, which must
     all have one size."""

@@ -211,7 +211,7 @@ def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refus
     found = dict(_written(pretrained, said, read_audio, write, refuse))
     references, transcripts = [said[file][0] for file in found], [*found.values()]
     if not found:
-        raise ValueError(f"{data} must have a sound that can be read, got none")
+        raise ValueError(f"{data} must have a recording that can be read, got none")
     same = sum(one == other for one, other in zip(references, transcripts, strict=True))
     rates = {
         "wer": 100 * word_edits(references, transcripts).rate,

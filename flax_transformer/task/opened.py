@@ -50,7 +50,7 @@ class Opened:
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
     processor: ImageProcessor | AudioProcessor | None = None
-    """What makes inputs of images or of sounds, as the exported checkpoint has it."""
+    """What makes inputs of images or of recordings, as the exported checkpoint has it."""
     objective: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the objective that only the data or the checkpoint know, as the token that stands for none."""
     fields: Mapping[str, Any] = field(default_factory=dict)

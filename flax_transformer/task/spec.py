@@ -31,11 +31,11 @@ class Spec:
     image: tuple[int, int, int] | None = None
     """Height, width and channels of images, where there are any."""
     frames: int | None = None
-    """Of clips, where there are any."""
+    """Of videos, where there are any."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Other sizes, by the names of a config's fields."""
     audio: bool = False
-    """Whether inputs are sounds."""
+    """Whether inputs are recordings."""
     letters: int | None = None
     """Tokens of a new vocabulary of letters, which needs a new head of a checkpoint's model."""
     objects: tuple[int, str] | None = None

@@ -58,7 +58,7 @@ class Spelled:
 
 @frozen
 class SpokenLetters(AudioExamples):
-    """Lay out the samples of a sound a row, and the letters of what is said in it, for CTC."""
+    """Lay out the samples of a recording a row, and the letters of what is said in it, for CTC."""
 
     seconds: int = 4
     letters: Literal["checkpoint", "data"] = "checkpoint"
@@ -71,10 +71,10 @@ class SpokenLetters(AudioExamples):
             raise ValueError(f"samples have no bands to mask, got augment.bands={self.augment.bands}")
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds, make a vocabulary of the training texts' letters, or take the checkpoint's.
+        """Open the recordings, make a vocabulary of the training texts' letters, or take the checkpoint's.
 
         Args:
-          data: has `open()`, which gives a `DataSet` of sounds with texts.
+          data: has `open()`, which gives a `DataSet` of recordings with texts.
         """
         known = context.audio_processor
         return self._settled(known, context.init, "input_values")._open(data, context, known)
@@ -106,7 +106,7 @@ class SpokenLetters(AudioExamples):
 
 @frozen
 class SpokenTexts(AudioExamples):
-    """Lay out the log-mel spectrum of a sound a row, and the tokens of what is said in it, for an encoder-decoder."""
+    """Lay out the log-mel spectrum of a recording a row, and the tokens of its text, for an encoder-decoder."""
 
     seconds: int = 4
     bins: int = 40
@@ -119,17 +119,17 @@ class SpokenTexts(AudioExamples):
     """Of such a checkpoint: transcribe, or translate into English; transcribe where a language is said."""
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds, learn or load the tokenizer.
+        """Open the recordings, learn or load the tokenizer.
 
         Args:
-          data: has `open()`, which gives a `DataSet` of sounds with texts.
+          data: has `open()`, which gives a `DataSet` of recordings with texts.
         """
         known = context.audio_processor
         settled = self._settled(known, context.init, "input_features")
         return settled._open(data, context) if known is None else settled._begin(data, context, known)
 
     def _begin(self, data: Any, context: Context, known: AudioProcessor) -> Opened:
-        """Open the sounds for a checkpoint's model."""
+        """Open the recordings for a checkpoint's model."""
         tokenizer = context.seq2seq(self.language, self.task)
         found, _ = self._opened(data, "texts", cut=False)
         length = room(found, tokenizer, 1)
@@ -202,7 +202,7 @@ WIDEST = 1050
 
 @frozen
 class Transcripts(Evaluator):
-    """Write down what is said in the test sounds, which are `HeldAudio`, and count what is wrong."""
+    """Write down what is said in the test recordings, which are `HeldAudio`, and count what is wrong."""
 
     metric: ClassVar[str] = "wer"
     better: ClassVar[Literal["lower", "higher"]] = "lower"
@@ -210,9 +210,9 @@ class Transcripts(Evaluator):
     search: Search | None = None
     """How an encoder-decoder looks for the best text; None: the best letter of every position (CTC)."""
     count: int = 6
-    """Sounds shown on the terminal."""
+    """Recordings shown on the terminal."""
     images_kept: int = 12
-    """Sounds that the report shows, half of them wrong where so many are."""
+    """Recordings that the report shows, half of them wrong where so many are."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
@@ -239,12 +239,12 @@ class Transcripts(Evaluator):
         headline = (
             f"word error rate {metrics['wer']:.2f} % ({words.substitutions} substituted, {words.deletions} left out, "
             f"{words.insertions} put in of {words.length:,} words), letters {metrics['cer']:.2f} %, "
-            f"{metrics['exact_match']:.1f} % of {len(same):,} sounds without an error"
+            f"{metrics['exact_match']:.1f} % of {len(same):,} recordings without an error"
         )
         return Shown(metrics=metrics, samples=samples, lines=("", *shown, "", headline))
 
     def hypotheses_of(self, finished: Finished) -> Iterator[str]:
-        """Return what the model writes of each test sound."""
+        """Return what the model writes of each test recording."""
         opened, tokenizer = finished.opened, finished.opened.tokenizer
         model = finished.model if self.search is None else ready(finished.model)
         for batch in opened.test():
@@ -263,13 +263,13 @@ class Transcripts(Evaluator):
             yield from (text.strip() for text, there in zip(texts, present, strict=True) if there)
 
     def _chosen(self, same: Sequence[bool]) -> list[int]:
-        """Choose sounds to keep: wrong ones, at most half, and others."""
+        """Choose recordings to keep: wrong ones, at most half, and others."""
         wrong = [index for index, right in enumerate(same) if not right][: self.images_kept // 2]
         others = [index for index, right in enumerate(same) if right][: self.images_kept - len(wrong)]
         return [*wrong, *others]
 
     def _drawn(self, finished: Finished, index: int) -> dict[str, Any]:
-        """Draw what the model hears of a sound over time; give what a sample has of it."""
+        """Draw what the model hears of a recording over time; give what a sample has of it."""
         held, root = finished.opened.held, finished.folder.root
         example = held.example(index)
         waveform = held.table[index]["audio"]
@@ -333,7 +333,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What is said in a sound, and when."""
+    """What is said in a recording, and when."""
 
     text: str
     segments: tuple[Spoken, ...] = ()
@@ -350,10 +350,10 @@ def transcribe(
     timestamps: bool = False,
     **settings: Any,
 ) -> list[Transcript]:
-    """Write down what is said in each sound, one after another.
+    """Write down what is said in each recording, one after another.
 
     What is longer than a window of the model (30 seconds) is heard window by window, each from the end of the last
-    piece that was whole. A model that scores letters at every position (CTC) hears a sound as a whole, however long it
+    piece that was whole. A model that scores letters at every position (CTC) hears all of a recording, however long it
     is, and gives the best letter of each; it has no language, task, times or settings.
 
     Args:
@@ -366,7 +366,7 @@ def transcribe(
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a checkpoint of another kind, without a feature extractor or a tokenizer; what is no sound; a language
+      ValueError: a checkpoint of another kind, without a feature extractor or tokenizer; no recording; a language
         or a task that the checkpoint does not know.
     """
     scores = "automatic-speech-recognition" in pretrained.architecture.uses

@@ -101,7 +101,7 @@ def start_audio(name: str) -> AudioProcessor:
         processor()
     if not isinstance(processor, AudioProcessor):
         raise ValueError(
-            f"a checkpoint must say in preprocessor_config.json how it hears sounds, {name} has no feature extractor"
+            f"a checkpoint must say in preprocessor_config.json how it hears audio, {name} has no feature extractor"
         )
     return processor
 

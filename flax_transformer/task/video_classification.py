@@ -38,7 +38,7 @@ from flax_transformer.task.spec import Spec
 
 @frozen
 class HeldVideos(HeldOut):
-    """Held-out clips, and how a model sees them."""
+    """Held-out videos, and how a model sees them."""
 
     what: ClassVar[str] = "videos"
 
@@ -53,21 +53,21 @@ class HeldVideos(HeldOut):
 
 @frozen
 class LabelledVideos(Sized):
-    """Lay out a clip a row, some frames of it, resized so that their middle fills a square."""
+    """Lay out a video a row, some frames of it, resized so that their middle fills a square."""
 
     rows: int = 32
-    """Clips a batch."""
+    """Videos a batch."""
     frames: int = 8
     """Frames of each that the model sees; evenly spread over those held out."""
     least: float = 0.75
-    """The least share of a training clip that they are drawn from."""
+    """The least share of a training video that they are drawn from."""
 
     def __post_init__(self):
         super().__post_init__()
         SampleFrames(count=self.frames, least=self.least)
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the clips; held out are the test's `HeldVideos`.
+        """Open the videos; held out are the test's `HeldVideos`.
 
         Args:
           data: has `open()`, which gives a `DataSet` of labelled videos.
@@ -107,7 +107,7 @@ class LabelledVideos(Sized):
         )  # fmt: skip
 
     def _drawn(self, size: tuple[int, int]) -> tuple[Transform, ...]:
-        """Return what makes training clips: frames by chance, and changes that are the same for all of them."""
+        """Return what makes training videos: frames by chance, and changes that are the same for all of them."""
         each = () if self.augment.area else self._fixed()
         every = (*each, *self.augment.examples(size, self.resample))
         return SampleFrames(count=self.frames, least=self.least), *(PerFrame(transform=each) for each in every)
@@ -126,10 +126,10 @@ class _Chain:
 
 
 def check_videos(found: DataSet, frames: int, size: int | None) -> tuple[int, int]:
-    """Return the height and width that clips get.
+    """Return the height and width that videos get.
 
     Raises:
-      ValueError: a clip of fewer frames than are asked for, or clips of several sizes, where none is said; names them.
+      ValueError: a video of fewer frames than are asked for, or videos of several sizes, where none is said; names one.
     """
     known: tuple[str, int, int] | None = None
     for labelled in found.splits.values():
@@ -142,7 +142,7 @@ def check_videos(found: DataSet, frames: int, size: int | None) -> tuple[int, in
             known = known or (labelled["name"][i], height, width)
             if size is None and known[1:] != (height, width):
                 raise ValueError(
-                    f"clips must have one size, or get it by --size: {known[0]} has {known[2]} × {known[1]}, "
+                    f"videos must have one size, or get it by --size: {known[0]} has {known[2]} × {known[1]}, "
                     f"{labelled['name'][i]} {width} × {height}"
                 )
     return known[1:] if size is None else (size, size)
@@ -179,7 +179,7 @@ def dots(places: Float[np.ndarray, "J 2"]) -> Any:
 
 @frozen
 class LabelledSkeletons:
-    """Lay out a sequence a row, as a clip of which every joint is a pixel of three channels."""
+    """Lay out a sequence a row, as a video of which every joint is a pixel of three channels."""
 
     rows: int = 32
     """Sequences a batch."""
@@ -227,13 +227,13 @@ class LabelledSkeletons:
 
 
 def classify_videos(pretrained: Pretrained, videos: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
-    """Return what happens in clips: folders of frames, video files, or what `read_video` gives of them.
+    """Return what happens in videos: folders of frames, video files, or what `read_video` gives of them.
 
     Returns:
-      For each clip all classes, the most probable first, as `classify` gives them.
+      For each video all classes, the most probable first, as `classify` gives them.
 
     Raises:
-      ValueError: a checkpoint of another kind or without an image processor, or what is no clip.
+      ValueError: a checkpoint of another kind or without an image processor, or what is no video.
     """
     require_use(pretrained, "classification", "videos")
     processor = image_processor_of(pretrained)
@@ -244,16 +244,16 @@ def classify_videos(pretrained: Pretrained, videos: Sequence[str | os.PathLike |
 
 
 def read_video(pretrained: Pretrained, clip: str | os.PathLike) -> list[Any]:
-    """Decode as many frames of a clip as the model sees, evenly spread, with as many channels as its frames have.
+    """Decode as many frames of a video as the model sees, evenly spread, with as many channels as its frames have.
 
     Raises:
-      ValueError: no such clip, one of fewer frames or of several sizes, or a damaged one; names it.
+      ValueError: no such video, one of fewer frames or of several sizes, or a damaged one; names it.
     """
     path, count = Path(clip), pretrained.config.integer("num_frames", 8)
     if not path.exists():
         name = pretrained.config["architectures"][0]
         raise ValueError(
-            f"a {name} reads clips, folders of frames or video files, and there is no {os.fspath(clip)[:200]!r}"
+            f"a {name} reads videos, folders of frames or video files, and there is no {os.fspath(clip)[:200]!r}"
         )
     found = VideoFiles(path.parent, [path.name])
     length = found.size(0)[0]

@@ -193,7 +193,7 @@ CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
     "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),
-    "CTCLoss of sounds without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
+    "CTCLoss of recordings without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
     "ContrastiveLoss": (ContrastiveLoss(), PAIRS, TEXTS),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),

@@ -20,7 +20,7 @@ from tests.contract.golden import GOLDEN, load
 pytestmark = pytest.mark.proves("padding", "pooled heads of every family read none")
 
 USUAL = {"bert", "gpt2", "mixtral", "vilt", "wav2vec2"}
-"""Families that `make test` tries: of text, a decoder, experts, of text and images, of sound."""
+"""Families that `make test` tries: of text, a decoder, experts, of text and images, of audio."""
 SHORT = {"longformer", "lxmert", "roberta"}
 """Families whose golden checkpoints have few positions."""
 POOLS = ("every", "first", "last", "mean", "first and mean", "weighted", "attention")

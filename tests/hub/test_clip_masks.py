@@ -1,4 +1,4 @@
-"""How checkpoints of clips are called: what is refused, and what shapes depend on."""
+"""How checkpoints of videos are called: what is refused, and what shapes depend on."""
 
 from pathlib import Path
 
@@ -51,11 +51,11 @@ def test_a_mask_of_tubes_is_what_noise_draws(autoencoder):
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (masked([(), ()]), "must leave as many patches of each clip, some but not all, got one that leaves 0 of 8"),
+        (masked([(), ()]), "must leave as many patches of each video, some but not all, got one that leaves 0 of 8"),
         (masked([range(8)] * 2), "got one that leaves 8 of 8"),
         (masked([(1, 2), (3,)]), "got one that leaves 1 and 2 of 8"),
-        (masked([(1, 2)] * 2, 9), r"must be \[B, P\] of the clips, \[2, 8\], got \[2, 9\]"),
-        (masked([(1, 2)] * 3), r"must be \[B, P\] of the clips, \[2, 8\], got \[3, 8\]"),
+        (masked([(1, 2)] * 2, 9), r"must be \[B, P\] of the videos, \[2, 8\], got \[2, 9\]"),
+        (masked([(1, 2)] * 3), r"must be \[B, P\] of the videos, \[2, 8\], got \[3, 8\]"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused(autoencoder, mask, message):
@@ -81,7 +81,7 @@ def test_pictures_are_no_clips(name):
 
 @pytest.mark.rotates
 def test_positions_fit_another_number_of_frames_and_size(tmp_path):
-    """Resampled when a checkpoint is read for them, as a model resamples them for clips of another size."""
+    """Resampled when a checkpoint is read for them, as a model resamples them for videos of another size."""
     videos = np.random.default_rng(0).standard_normal((1, 6, 1, 16, 20), dtype=np.float32)
     for name in ("vivit", "timesformer"):
         fitted = hub.load(

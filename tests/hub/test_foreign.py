@@ -1,4 +1,4 @@
-"""What is no checkpoint, image or sound of the kinds that are read is named in one sentence."""
+"""What is no checkpoint, image or recording of the kinds that are read is named in one sentence."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ def test_addresses_and_files_are_no_checkpoints(tmp_path):
 
 PROCESSORS = {
     "an image": ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": 2}),
-    "a sound": AudioProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor"}),
+    "a recording": AudioProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor"}),
 }
 
 
@@ -74,16 +74,17 @@ def test_addresses_folders_and_nothing_are_no_files(tmp_path, what):
 )
 def test_samples_of_unknown_range_are_refused(samples, message):
     with pytest.raises(ValueError, match=message):
-        PROCESSORS["a sound"](samples)
+        PROCESSORS["a recording"](samples)
 
 
 def test_whole_samples_of_any_width_are_one_sound():
     wave = np.sin(np.arange(400) / 9)
     found = [
-        PROCESSORS["a sound"]((wave * (2 ** (bits - 1) - 1)).astype(f"int{bits}"))["input_values"] for bits in (16, 32)
+        PROCESSORS["a recording"]((wave * (2 ** (bits - 1) - 1)).astype(f"int{bits}"))["input_values"]
+        for bits in (16, 32)
     ]
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
-    np.testing.assert_allclose(found[1], PROCESSORS["a sound"](1.5 * wave)["input_values"], atol=1e-3)
+    np.testing.assert_allclose(found[1], PROCESSORS["a recording"](1.5 * wave)["input_values"], atol=1e-3)
 
 
 def test_values_from_0_to_1_are_said_to_be_scaled_again(caplog):

@@ -66,7 +66,7 @@ def test_generated_tokens(pretrained, expected, how):
         if "in_attention_mask" in expected and "pixel_values" not in given:
             given["attention_mask"] = expected["in_attention_mask"]
     if not given:
-        pytest.skip("it reads no text, no sound and no images")
+        pytest.skip("it reads no text, no recording and no images")
     if how not in expected:
         with pytest.raises(ValueError, match="generates no text"):
             pretrained.generate(**given)

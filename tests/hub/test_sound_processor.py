@@ -1,4 +1,4 @@
-"""Sounds to a model's inputs: what is given, what a folder says, what is refused."""
+"""Recordings to a model's inputs: what is given, what a folder says, what is refused."""
 
 import json
 
@@ -93,8 +93,8 @@ def test_a_broken_processor_does_not_keep_weights_from_loading(tmp_path, caplog)
 @pytest.mark.parametrize(
     ("sounds", "how", "message"),
     [
-        ([], {}, "there must be at least one sound, got none"),
-        (np.zeros(0), {}, "a sound must be samples"),
+        ([], {}, "there must be at least one recording, got none"),
+        (np.zeros(0), {}, "a recording must be samples"),
         (np.zeros(9), {"padding": "left"}, "padding must be 'max_length' or 'longest', got 'left'"),
         (np.zeros(9), {"return_tensors": "pt"}, "arrays are NumPy's"),
     ],

@@ -1,4 +1,4 @@
-"""Sounds become a model's inputs as in transformers, by its NumPy path, to the last sample."""
+"""Recordings become a model's inputs as in transformers, by its NumPy path, to the last sample."""
 
 import json
 
@@ -11,7 +11,7 @@ from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.parity, pytest.mark.proves("sound processors", "parity")]
+pytestmark = [pytest.mark.parity, pytest.mark.proves("recording processors", "parity")]
 
 OPTIONS = {
     "published": {},

@@ -49,7 +49,7 @@ def test_a_language_that_nobody_says_is_detected(whisper):
     [
         ({"language": "xx"}, "language must be one of de, en, got 'xx'"),
         ({"task": "sing"}, "task must be one of transcribe, translate, got 'sing'"),
-        ({"language": ("en", "de")}, "there must be a language for each sound, got 2 and 1 sounds"),
+        ({"language": ("en", "de")}, "there must be a language for each recording, got 2 and 1 recordings"),
     ],
 )
 def test_what_the_checkpoint_has_no_token_for_is_refused(whisper, how, message):
@@ -97,7 +97,7 @@ def test_windows_cover_a_long_sound_in_order(whisper):
 @pytest.mark.parametrize(
     ("length", "options", "message"),
     [
-        (100, {"return_timestamps": False}, "a sound longer than a window is cut at times it tells, got 100 frames"),
+        (100, {"return_timestamps": False}, "a recording longer than a window is cut at times it tells"),
         (14, {"do_sample": True}, "speech is written down greedily or by beams"),
         (14, {"max_new_tokens": 24}, "must fit into the positions, got 24 and 4, 24 positions"),
     ],
@@ -112,7 +112,7 @@ def test_frames_of_another_shape_are_refused(whisper):
         ValueError, match=r"input_features must be floats \[B, 5, T\], got float32 of shape \[1, 4, 14\]"
     ):
         whisper.generate(frames()[:, :4])
-    with pytest.raises(ValueError, match="sounds longer than a window need an attention_mask"):
+    with pytest.raises(ValueError, match="recordings longer than a window need an attention_mask"):
         whisper.generate(frames(20, rows=2))
     with pytest.raises(ValueError, match=r"input_features must be \[B, 5, 14\], bins before frames"):
         whisper(input_features=frames(12), decoder_input_ids=np.ones((1, 2), int))

@@ -1,4 +1,4 @@
-"""Models of clips against transformers: every class and layer, odd sizes, other resolutions, and the round trip."""
+"""Models of videos against transformers: every class and layer, odd sizes, other resolutions, and the round trip."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 against transformers: its classes, norms before and after, sounds of several lengths, both names of a
+"""wav2vec 2.0 against transformers: its classes, norms before and after, recordings of several lengths, both names of a
 weight that is a direction and a length, and the round trip."""
 
 import numpy as np

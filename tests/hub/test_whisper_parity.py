@@ -1,5 +1,5 @@
 """Whisper against transformers: every class, odd sizes, the round trip; tokens of greedy and beam search, times,
-long sounds window by window."""
+long recordings window by window."""
 
 import jax
 import jax.numpy as jnp

@@ -31,7 +31,7 @@ IMAGES = (
 )  # fmt: skip
 """A preset of each family that reads images."""
 AUDIO_FILES = ("whisper_tiny", "wav2vec2_base")
-"""A preset of each family that reads sound."""
+"""A preset of each family that reads audio."""
 
 
 def narrow(config, **changes):

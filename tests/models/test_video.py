@@ -1,4 +1,4 @@
-"""Models of clips have the published sizes, and see what they are said to see."""
+"""Models of videos have the published sizes, and see what they are said to see."""
 
 import jax
 import jax.numpy as jnp
@@ -122,11 +122,11 @@ def test_what_is_masked_does_not_reach_the_encoder():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: vivit_encoder("base", frames=1, image=16), "a clip must hold a tubelet of 2 frames, got 1"),
+        (lambda: vivit_encoder("base", frames=1, image=16), "a video must hold a tubelet of 2 frames, got 1"),
         (lambda: vivit_encoder("base", frames=4, image=16, mask_token=True), "leaves masked tubelets out"),
         (lambda: timesformer_encoder("base", frames=0, image=16), "frames must be at least 1, got 0"),
         (lambda: timesformer_encoder("base", frames=4, image=16, time=False), "need positions of frames"),
-        (lambda: vivit()(np.ones((8, 8, 3), np.float32)), r"clips must be \[\*B, I, H, W, C\], got shape \(8, 8, 3\)"),
+        (lambda: vivit()(np.ones((8, 8, 3), np.float32)), r"videos must be \[\*B, I, H, W, C\], got shape \(8, 8, 3\)"),
         (lambda: timesformer()(np.ones((4, 8, 8, 1), np.float32)), r"with C=3 channels, got shape \(4, 8, 8, 1\)"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_transcriber_learns_a_text():
 
 
 def test_what_cannot_be_is_refused(model):
-    with pytest.raises(ValueError, match=r"sounds are padded at their end, Mask\(lengths=…\), got another mask"):
+    with pytest.raises(ValueError, match=r"recordings are padded at their end, Mask\(lengths=…\), got another mask"):
         model(sounds(), mask=Mask(causal=True))
     with pytest.raises(ValueError, match="sequences must be as large as a window of 5 after padding 0, got 4"):
         model(sounds(length=4))
@@ -121,5 +121,5 @@ def test_a_sound_is_told_by_its_own_positions_whatever_is_beside_it():
 
 
 def test_a_sound_is_told_by_a_mean():
-    with pytest.raises(ValueError, match="a sound is told by the mean of all positions, got pool='first'"):
+    with pytest.raises(ValueError, match="a recording is told by the mean of all positions, got pool='first'"):
         told(pool="first")

@@ -16,7 +16,7 @@ PUBLISHED = {
     "whisper_tiny": 37_760_640, "whisper_base": 72_593_920, "whisper_small": 241_734_912, "whisper_medium": 763_857_920,
     "whisper_large_v3": 1_543_490_560,
 }  # fmt: skip
-"""What transformers counts of openai/whisper-…; the positions of sounds, which do not learn, among them."""
+"""What transformers counts of openai/whisper-…; the positions of recordings, which do not learn, among them."""
 V, FRAMES = 40, 14
 
 
@@ -70,7 +70,7 @@ def test_positions_of_sounds_do_not_learn(model):
 @pytest.mark.rotates
 def test_a_sound_shorter_than_the_positions_takes_the_first_of_them_and_a_longer_one_is_refused(model):
     assert model.encode(sound()[:, :7]).shape == (2, 4, 12)
-    with pytest.raises(ValueError, match="a sound must fit into the positions: 16 frames, 7 positions of 2 frames"):
+    with pytest.raises(ValueError, match="a recording must fit into the positions: 16 frames, 7 positions of 2 frames"):
         model.encode(jnp.zeros((1, 16, 5)))
 
 

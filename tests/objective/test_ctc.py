@@ -12,7 +12,7 @@ from flax_transformer.ops import Mask
 
 
 class Scores:
-    """A model whose scores are what it is given; of sounds of two samples a position."""
+    """A model whose scores are what it is given; of recordings of two samples a position."""
 
     def hidden_states(self, scores, lengths=None, key=None):
         return scores

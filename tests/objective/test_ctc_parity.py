@@ -1,4 +1,4 @@
-"""The loss of texts over all ways of laying them along a sound, and its gradient, against torch's."""
+"""The loss of texts over all ways of laying them along a recording, and its gradient, against torch's."""
 
 import jax
 import jax.numpy as jnp

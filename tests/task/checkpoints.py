@@ -157,7 +157,7 @@ def corpus(folder):
 
 
 def speech(folder, texts, key="text"):
-    """Write sounds of noise, and JSON lines of what is said in each."""
+    """Write recordings of noise, and JSON lines of what is said in each."""
     folder.mkdir()
     rng, lines = np.random.default_rng(0), []
     for number, text in enumerate(texts):

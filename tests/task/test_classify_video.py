@@ -1,4 +1,4 @@
-"""Recipes that classify clips: where a run ends, that it resumes as if uninterrupted, and what its export says."""
+"""Recipes that classify videos: where a run ends, that it resumes as if uninterrupted, and what its export says."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ SMALL = {"embed": 8, "heads": 2, "inner": 12, "depth": 2}
 
 
 def short(name, steps=2, **changes):
-    """Make a recipe of a few steps over a few small clips."""
+    """Make a recipe of a few steps over a few small videos."""
     recipe = experiments("classify_video")[name]
     examples = replace(recipe.examples, rows=4, frames=min(recipe.examples.frames, 4))
     return replace(
@@ -94,10 +94,10 @@ def test_the_export_tells_of_files_what_the_run_told(finished, tmp_path, run):
     assert out.split("\t")[1].startswith(samples[0]["hypothesis"])
     code, _, error = run("classify", finished, tmp_path / "nothing")
     assert (code, len(error.splitlines())) == (1, 1)
-    assert "reads clips, folders of frames or video files, and there is no" in error
+    assert "reads videos, folders of frames or video files, and there is no" in error
     (folders[0] / "3.png").unlink()
     code, _, error = run("classify", finished, folders[0])
-    assert "/0: a clip must have the 4 frames that are asked for, it has 3" in error
+    assert "/0: a video must have the 4 frames that are asked for, it has 3" in error
     code, _, error = run("classify", finished, "--pair", "one", "two")
     assert "pairs are of texts, the checkpoint reads videos" in error
 
@@ -171,7 +171,7 @@ def test_skeletons_are_clips_of_joints(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"frames": 7}, "clips, number 0: a clip must have the 7 frames that are asked for, it has 6; ask for fewer"),
+        ({"frames": 7}, "videos, number 0: a video must have the 7 frames that are asked for, it has 6; ask for fewer"),
         ({"frames": 0}, "frames must be at least 1, got 0"),
         ({"least": 2.0}, r"least must be in \[0, 1\], got 2.0"),
     ],

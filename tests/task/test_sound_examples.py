@@ -1,4 +1,4 @@
-"""Batches of sounds: resumed bit for bit, the same from any threads and processes, refused or told of at the door."""
+"""Batches of recordings: resumed bit for bit, the same from any threads and processes, refused or named at the door."""
 
 import json
 from dataclasses import replace
@@ -121,8 +121,8 @@ def test_other_rates_and_long_sounds_are_told(tmp_path, capsys):
     write(tmp_path / "7_bob_k_8.wav", np.zeros(800))
     found = LabelledAudio(rows=2, rate=8_000).open(AudioData(root=str(tmp_path)), context(tmp_path))
     said = capsys.readouterr().out
-    assert "1 sounds at another rate are resampled to 8,000 Hz" in said
-    assert "1 sounds longer than 1 s are cut" in said
+    assert "1 recordings at another rate are resampled to 8,000 Hz" in said
+    assert "1 recordings longer than 1 s are cut" in said
     for batch in (*islice(found.batches, 8), *found.test(), *found.validation()):
         assert batch["inputs"]["frames"].shape == (2, 100, 40)
         assert np.isfinite(batch["inputs"]["frames"]).all()
@@ -144,13 +144,13 @@ def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
         refused(
             r"must not be longer than the model hears, 1 seconds, got 1\.4 in .*3\.wav", kind(seconds=1), data, tmp_path
         )
-    refused("the sounds must have classes, they have texts", LabelledAudio(), data, tmp_path)
-    refused("the sounds must have texts, they have classes", SpokenTexts(), AudioData(), tmp_path)
+    refused("the recordings must have classes, they have texts", LabelledAudio(), data, tmp_path)
+    refused("the recordings must have texts, they have classes", SpokenTexts(), AudioData(), tmp_path)
     refused(
         "spectra take a rate that is a multiple of 200, got 11025", LabelledAudio(rate=11_025), AudioData(), tmp_path
     )
     (tmp_path / "5.wav").write_bytes(b"")
-    refused(r"5\.wav must be a sound, it is empty", SpokenLetters(), data, tmp_path)
+    refused(r"5\.wav must be a recording, it is empty", SpokenLetters(), data, tmp_path)
     write(tmp_path / "5.wav")
     bars = lines(tmp_path / "bars", {"audio": "1.wav", "text": "a|b"})
     for number in range(1, 5):

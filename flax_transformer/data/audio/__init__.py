@@ -1,4 +1,4 @@
-"""Sounds: reading files, changing the rate, spectra; recordings of a folder, batches.
+"""Recordings: reading files, changing the rate, spectra; recordings of a folder, batches.
 
 `SpeechData` reads what JSON lines tell of; `data.synthetic.AudioData` takes a folder of whichever form and gives an
 `DataSet` of `Recordings`. All in NumPy.

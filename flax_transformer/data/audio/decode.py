@@ -1,4 +1,4 @@
-"""Files of sound as samples between -1 and 1 and their rate.
+"""Files of audio as samples between -1 and 1 and their rate.
 
 WAV files of whole numbers are read by Python itself; FLAC, OGG, MP3 and others by the `soundfile` library, where it is
 installed (`pip install "flax-transformer[audio]"`).
@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
-"""Of files that are taken for sounds."""
+"""Of files that are taken for recordings."""
 
 
 class Waveform(NamedTuple):
-    """One sound, of one channel."""
+    """One recording, of one channel."""
 
     samples: Float[np.ndarray, "T"]
     """Float32, between -1 and 1."""
@@ -30,14 +30,14 @@ class Waveform(NamedTuple):
 
 
 def decode_audio(source: str | os.PathLike | bytes) -> Waveform:
-    """Read a sound; of several channels the mean is taken.
+    """Read a recording; of several channels the mean is taken.
 
     Args:
       source: a file, or its content.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: what is no sound, or takes a library that is not there.
+      ValueError: what is no recording, or takes a library that is not there.
     """
     with _opened(source) as (name, file):
         try:
@@ -55,11 +55,11 @@ def decode_audio(source: str | os.PathLike | bytes) -> Waveform:
 
 
 def audio_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
-    """Read how many samples a sound has, of each channel, and their rate, from its header alone.
+    """Read how many samples a recording has, of each channel, and their rate, from its header alone.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: what is no sound, has no samples, or takes a library that is not there.
+      ValueError: what is no recording, has no samples, or takes a library that is not there.
     """
     with _opened(source) as (name, file):
         try:
@@ -74,20 +74,20 @@ def audio_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
 
 
 def is_audio_name(name: str) -> bool:
-    """Whether a file of this name is taken for a sound, by its suffix in any case."""
+    """Whether a file of this name is taken for a recording, by its suffix in any case."""
     return os.path.splitext(name)[1].lower() in SUFFIXES
 
 
 @contextlib.contextmanager
 def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, io.BufferedIOBase]]:
-    """Return what messages call a sound, and its content."""
+    """Return what messages call a recording, and its content."""
     if isinstance(source, bytes):
-        yield "a sound", io.BytesIO(source)
+        yield "a recording", io.BytesIO(source)
         return
     name = os.fspath(source)
     with open(name, "rb") as file:
         if not file.read(1):
-            raise ValueError(f"{name} must be a sound, it is empty")
+            raise ValueError(f"{name} must be a recording, it is empty")
         file.seek(0)
         yield name, file
 
@@ -119,7 +119,7 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     [0.25, -1.0, 0.0]
     """
     if samples.ndim not in (1, 2) or not samples.size or samples.dtype.kind not in "fiu":
-        raise ValueError(f"a sound must be samples [T] or [T, C], got {samples.dtype} of shape {samples.shape}")
+        raise ValueError(f"a recording must be samples [T] or [T, C], got {samples.dtype} of shape {samples.shape}")
     if samples.dtype.kind in "iu":
         if samples.dtype.itemsize == 8:
             raise ValueError(
@@ -131,7 +131,7 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     if samples.ndim == 2:
         samples = samples.mean(axis=int(samples.shape[1] <= samples.shape[0]), dtype=np.float64)
     if not np.isfinite(samples).all():
-        raise ValueError("samples of a sound must be finite numbers, got some that are not")
+        raise ValueError("samples of a recording must be finite numbers, got some that are not")
     return samples.astype(np.float32)
 
 
@@ -147,4 +147,4 @@ def _with_soundfile(what: str, file: io.BufferedIOBase, name: str, error: Except
     try:
         return getattr(soundfile, what)(file, **options)
     except (RuntimeError, TypeError, ValueError) as why:
-        raise ValueError(f"{name} is no sound that can be read: {why}") from why
+        raise ValueError(f"{name} is no recording that can be read: {why}") from why

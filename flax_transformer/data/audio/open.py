@@ -1,4 +1,4 @@
-"""Sounds of whichever form a folder has them in: class folders, or names that say the class; or made by rule."""
+"""Recordings of whichever form a folder has them in: class folders, or names that say the class; or made by rule."""
 
 import re
 from dataclasses import replace
@@ -18,13 +18,13 @@ AUDIO_FILES = FileType(
     one="recording",
     many="recordings",
     named=is_audio_name,
-    forms="class folders, or sounds whose names say the class, as 3_theo_12.wav does",
+    forms="class folders, or recordings whose names say the class, as 3_theo_12.wav does",
 )
 
 
 LINES = JsonLineSchema(
     one="recording",
-    many="sounds and what is said in them",
+    many="recordings and what is said in them",
     names=("audio", "file", "path", "audio_filepath"),
     said="what is said",
     texts=("text", "sentence", "transcript", "transcription"),
@@ -42,18 +42,18 @@ TEST_TAKES = 5
 
 
 def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
-    """Read the classes of sounds that JSON lines tell: `{"audio": "…", "label": "…"}` each.
+    """Read the classes of recordings that JSON lines tell: `{"audio": "…", "label": "…"}` each.
 
     Raises:
-      ValueError: what `data.json_line.open_json_lines` refuses, one class, or one without sounds to train on.
+      ValueError: what `data.json_line.open_json_lines` refuses, one class, or one without recordings to train on.
     """
     found = open_json_lines(root, replace(LINES, said="a class", texts=("label", "class")))
     classes = sort_names(sorted({label for each in found.values() for (label,) in each.texts}))
     if len(classes) < 2:
-        raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
+        raise ValueError(f"{root} must have recordings of at least two classes, got {classes[0]}")
     known = {label for (label,) in found["train"].texts}
     if new := [label for label in classes if label not in known]:
-        raise ValueError(f"every class must have sounds to train on, {new[0]!r} has none in {root}")
+        raise ValueError(f"every class must have recordings to train on, {new[0]!r} has none in {root}")
     return {
         split: Recordings.of(
             AudioFiles(each.root, each.names),
@@ -64,20 +64,20 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
 
 
 def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tuple[str, ...]]:
-    """Read classes, speakers and numbers off the names of sounds.
+    """Read classes, speakers and numbers off the names of recordings.
 
     Raises:
-      ValueError: a name that does not say them, one class, or a split without sounds.
+      ValueError: a name that does not say them, one class, or a split without recordings.
     """
     parts = [NAME.fullmatch(normal(name)) for name in names]
     if None in parts:
         raise ValueError(
-            "a sound must be named as 3_theo_12.wav, after its class, speaker and number, or lie in a class folder, "
-            f"got {root / names[parts.index(None)]}"
+            "a recording must be named as 3_theo_12.wav, after its class, speaker and number, or lie in a class folder"
+            f", got {root / names[parts.index(None)]}"
         )
     classes = sort_names(sorted({part["label"] for part in parts}))
     if len(classes) < 2:
-        raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
+        raise ValueError(f"{root} must have recordings of at least two classes, got {classes[0]}")
     known = {
         "label": np.array([classes.index(part["label"]) for part in parts], np.int32),
         "speaker": np.array([part["speaker"] for part in parts]),
@@ -87,10 +87,10 @@ def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tup
 
 
 def has_json_lines(root: str) -> bool:
-    """Return whether JSON lines of a folder say what is known of its sounds.
+    """Return whether JSON lines of a folder say what is known of its recordings.
 
     Raises:
-      ValueError: a folder that has sounds beside, whose names say it too.
+      ValueError: a folder that has recordings beside, whose names say it too.
     """
     place = Path(root).expanduser()
     lines = sorted(path for path in place.glob("*") if path.suffix in SUFFIXES) if root else []
@@ -102,15 +102,15 @@ def has_json_lines(root: str) -> bool:
     )
     if beside is not None:
         raise ValueError(
-            f"JSON lines or names must say what is known of the sounds of {place}, both are there: {lines[0].name}, "
-            f"and {beside}, of which no line tells"
+            f"JSON lines or names must say what is known of the recordings of {place}, both are there: {lines[0].name}"
+            f", and {beside}, of which no line tells"
         )
     return True
 
 
 @frozen
 class SpeechData:
-    """Sounds and what is said in each, as files of JSON lines tell: `{"audio": "…", "text": "…"}` each.
+    """Recordings and what is said in each, as files of JSON lines tell: `{"audio": "…", "text": "…"}` each.
 
     Which split a file is of, a word in its name says; a single file needs none.
     """
@@ -118,12 +118,12 @@ class SpeechData:
     root: str
     """The folder of the data."""
     holdout: float = 0.1
-    """Share of the training sounds for each of validation and test that there is not."""
+    """Share of the training recordings for each of validation and test that there is not."""
     split_seed: int = 0
-    """Which sounds these are."""
+    """Which recordings these are."""
 
     def open(self) -> DataSet:
-        """Open the sounds without decoding them; errors as `data.json_line.open_json_lines`."""
+        """Open the recordings without decoding them; errors as `data.json_line.open_json_lines`."""
         found = {
             split: Recordings.of(AudioFiles(each.root, each.names), text=np.array([text for (text,) in each.texts]))
             for split, each in open_json_lines(Path(self.root), LINES).items()
@@ -142,7 +142,7 @@ class SpeechData:
 
 
 def _names(recordings: Recordings) -> list[str]:
-    """Name sounds by what does not depend on where their folder is."""
+    """Name recordings by what does not depend on where their folder is."""
     return [normal(Path(name).as_posix()) for name in recordings["audio"].names]
 
 

@@ -1,6 +1,6 @@
-"""Sounds of one split with what is known of each: a class, a text, who speaks; and where they lie.
+"""Recordings of one split with what is known of each: a class, a text, who speaks; and where they lie.
 
-Axes: B sounds, T samples.
+Axes: B recordings, T samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,30 +19,30 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.table import Names, Table
 
 THREADS = 4
-"""Threads that decode sounds."""
+"""Threads that decode recordings."""
 
 
 @runtime_checkable
 class AudioSource(Protocol):
-    """Sounds by number, decoded when they are asked for."""
+    """Recordings by number, decoded when they are asked for."""
 
     @property
     def fingerprint(self) -> str:
-        """Name which sounds they are."""
+        """Name which recordings they are."""
         ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Waveform:
-        """Decode a sound."""
+        """Decode a recording."""
         ...
 
     def name(self, index: int) -> str:
-        """Return where a sound comes from."""
+        """Return where a recording comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return the samples of a sound and their rate without decoding it."""
+        """Return the samples of a recording and their rate without decoding it."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "AudioSource":
@@ -52,7 +52,7 @@ class AudioSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AudioFiles(NamedFiles):
-    """Sounds that are files of a folder."""
+    """Recordings that are files of a folder."""
 
     def __getitem__(self, index: int) -> Waveform:
         waveform, (length, rate) = decode_audio(self.root / self.names[index]), self.size(index)
@@ -64,13 +64,13 @@ class AudioFiles(NamedFiles):
         return waveform
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return the samples of a sound and their rate, from its header."""
+        """Return the samples of a recording and their rate, from its header."""
         return audio_size(self.root / self.names[index])
 
 
 @dataclass(frozen=True, eq=False)
 class InMemoryAudio:
-    """Sounds that are held in memory, all at one rate."""
+    """Recordings that are held in memory, all at one rate."""
 
     samples: Sequence[Float[np.ndarray, "_"]]
     rate: int
@@ -84,15 +84,15 @@ class InMemoryAudio:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name which sounds they are: by all their samples."""
+        """Name which recordings they are: by all their samples."""
         return digest(str(self.rate), str([len(each) for each in self.samples]), *self.samples)
 
     def name(self, index: int) -> str:
-        """Return where a sound comes from."""
+        """Return where a recording comes from."""
         return self.names[index]
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return the samples of a sound and their rate."""
+        """Return the samples of a recording and their rate."""
         return len(self.samples[index]), self.rate
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "InMemoryAudio":
@@ -104,16 +104,16 @@ class InMemoryAudio:
 
 @dataclass(frozen=True, eq=False)
 class Recordings(Table):
-    """Sounds and what is known of each: columns `audio`, `name`, and `label`, `text`, `speaker` or `take`."""
+    """Recordings and what is known of each: columns `audio`, `name`, and `label`, `text`, `speaker` or `take`."""
 
     @classmethod
     def of(cls, files: AudioSource, **known: Shaped[np.ndarray, " B"]) -> "Recordings":
-        """Make it of sounds and the columns of what is known."""
+        """Make it of recordings and the columns of what is known."""
         return cls({"audio": files, "name": Names(files), **known})
 
     @property
     def rate(self) -> int:
-        """Samples a second, of the first sound."""
+        """Samples a second, of the first recording."""
         return self["audio"].size(0)[1]
 
     @property
@@ -127,10 +127,10 @@ class Recordings(Table):
 
 
 def load_audio(recordings: Recordings, rate: int) -> Recordings:
-    """Decode all sounds once, resample them to a rate, and hold them in memory.
+    """Decode all recordings once, resample them to a rate, and hold them in memory.
 
     Raises:
-      ValueError: a sound that is damaged; names its file.
+      ValueError: a recording that is damaged; names its file.
     """
     files = recordings["audio"]
     if isinstance(files, InMemoryAudio) and files.rate == rate:

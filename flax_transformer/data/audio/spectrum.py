@@ -1,4 +1,4 @@
-"""The logarithm of a sound's power by mel bins, as Whisper hears it (Radford et al. 2022,
+"""The logarithm of a recording's power by mel bins, as Whisper hears it (Radford et al. 2022,
 https://arxiv.org/abs/2212.04356, §2.2).
 
 Axes: T samples, I frames, F frequencies, C mel bins.
@@ -49,20 +49,20 @@ def mel_filters(bins: int, window: int, rate: int, highest: float = 8000.0) -> F
 def log_mel(
     samples: Float[np.ndarray, "T"], *, bins: int, window: int, hop: int, rate: int
 ) -> Float[np.ndarray, "C I"]:
-    """Return I = ⌊T / hop⌋ frames of a sound, about from -1 to 1; silence is -1.5.
+    """Return I = ⌊T / hop⌋ frames of a recording, about from -1 to 1; silence is -1.5.
 
-    Every frame is centred on a multiple of `hop`, with the sound mirrored at its ends, under a Hann window; its power
-    by mel bins is log10, held within 8 of the largest of the whole sound, plus 4, divided by 4.
+    Every frame is centred on a multiple of `hop`, with the audio mirrored at its ends, under a Hann window; its power
+    by mel bins is log10, held within 8 of the largest of the whole recording, plus 4, divided by 4.
 
     Raises:
-      ValueError: a sound shorter than one hop.
+      ValueError: a recording shorter than one hop.
 
     >>> log_mel(np.zeros(800, np.float32), bins=80, window=400, hop=160, rate=16_000)[0]
     array([-1.5, -1.5, -1.5, -1.5, -1.5], dtype=float32)
     """
     count = len(samples) // hop
     if not count:
-        raise ValueError(f"a sound must be as long as a frame's step of {hop} samples, got {len(samples)}")
+        raise ValueError(f"a recording must be as long as a frame's step of {hop} samples, got {len(samples)}")
     padded = np.pad(samples, window // 2, mode="reflect").astype(np.float64)
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][:count]
     hann, filters = np.hanning(window + 1)[:-1], mel_filters(bins, window, rate)

@@ -22,7 +22,7 @@ from flax_transformer.frozen import frozen
 
 @frozen
 class ResampleAudio:
-    """Return the samples of an example's sound at a rate."""
+    """Return the samples of an example's recording at a rate."""
 
     rate: int
 
@@ -46,7 +46,7 @@ class Truncate:
 
 @frozen
 class Speed:
-    """Play a sound up to so much faster or slower, its pitch with it; never longer than a number of samples."""
+    """Play a recording up to so much faster or slower, its pitch with it; never longer than a number of samples."""
 
     most: float
     """Share of the speed."""
@@ -62,7 +62,7 @@ class Speed:
 
 @frozen
 class Shift:
-    """Begin a sound later, after up to so many samples of silence, as far as it stays within a length."""
+    """Begin a recording later, after up to so many samples of silence, as far as it stays within a length."""
 
     most: int
     length: int
@@ -77,7 +77,7 @@ class Shift:
 
 @frozen
 class Gain:
-    """Make a sound up to so many decibels louder or quieter."""
+    """Make a recording up to so many decibels louder or quieter."""
 
     decibels: float
 
@@ -89,7 +89,7 @@ class Gain:
 
 @frozen
 class Noise:
-    """Add white noise, of a standard deviation up to so much of the sound's own; silence stays silent."""
+    """Add white noise, of a standard deviation up to so much of the recording's own; silence stays silent."""
 
     most: float
 
@@ -102,7 +102,7 @@ class Noise:
 
 @frozen
 class MaskSamples:
-    """Silence stretches of a sound."""
+    """Silence stretches of a recording."""
 
     count: int
     """How many."""
@@ -183,7 +183,7 @@ class CTCRows:
         """Lay out one batch.
 
         Raises:
-          ValueError: a sound or a text that is longer, a token that is the blank, 0.
+          ValueError: a recording or a text that is longer, a token that is the blank, 0.
         """
         for each in examples:
             check_tokens([] if each is None else each["tokens"], 0)

@@ -86,28 +86,28 @@ class TouchTones:
 
 @frozen
 class AudioData:
-    """Sounds with classes: of a folder, or generated where no folder is named.
+    """Recordings with classes: of a folder, or generated where no folder is named.
 
-    The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
-    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's; or sounds and JSON lines of
+    The folder has class folders, perhaps within `train`, `validation` and `test`; or recordings named as the free
+    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's; or files and JSON lines of
     `{"audio": "…", "label": "…"}`, a file for each split or one of which a part is held out.
     """
 
     root: str = ""
-    """Folder of sounds; empty: tones are generated."""
+    """Folder of recordings; empty: tones are generated."""
     holdout: float = 0.1
-    """Share of the training sounds, of each class, for each of validation and test that there is not."""
+    """Share of the training recordings, of each class, for each of validation and test that there is not."""
     split_seed: int = 0
-    """Which sounds these are."""
+    """Which recordings these are."""
     tones: TouchTones = field(default_factory=TouchTones)
     """Which ones are generated."""
 
     def open(self) -> DataSet:
-        """Open the sounds without decoding them, and hold out a part.
+        """Open the recordings without decoding them, and hold out a part.
 
         Raises:
           FileNotFoundError: no such folder.
-          ValueError: no sounds, one class, names that say nothing, splits of unequal classes.
+          ValueError: no recordings, one class, names that say nothing, splits of unequal classes.
         """
         splits, classes = self.found()
         try:
@@ -125,7 +125,7 @@ class AudioData:
             return _tested(self.tones.recordings(), "tones"), DIGITS
         root = Path(self.root).expanduser()
         if not root.is_dir():
-            raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
+            raise FileNotFoundError(f"{root} must be a folder of recordings, there is none")
         if has_json_lines(str(root)):
             return read_labels(root)
         while not AUDIO_FILES.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
@@ -137,7 +137,7 @@ class AudioData:
             split: Recordings.of(AudioFiles(each.root, each.names), label=each.labels) for split, each in files.items()
         }
         if len(classes) < 2:
-            raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
+            raise ValueError(f"{root} must have recordings of at least two classes, got {', '.join(classes)}")
         return found, classes
 
 
@@ -243,7 +243,7 @@ class SpokenStrings(Sequence[Any]):
 
 @frozen
 class SpokenStringData(AudioData):
-    """What is said in sounds, as JSON lines of the folder tell (`SpeechData`); where there are none, sentences of
+    """What is said in recordings, as JSON lines of the folder tell (`SpeechData`); where there are none, sentences of
     words, always the same ones of a seed, made of recordings whose names say who speaks.
 
     Those of validation and test are made of recordings that no training sentence has. A digit is written as its word.
@@ -261,7 +261,7 @@ class SpokenStringData(AudioData):
     """Whether a digit is written as its word; else as its figure."""
 
     def open(self) -> DataSet:
-        """Open the sounds that lines tell of, or hold recordings in memory.
+        """Open the recordings that lines tell of, or hold recordings in memory.
 
         Raises:
           ValueError: what `SpeechData` or `AudioData` refuses, recordings without speakers, or one that is damaged.

@@ -1,10 +1,10 @@
-"""Generated clips to classify: a shape that does something which no single frame shows.
+"""Generated videos to classify: a shape that does something which no single frame shows.
 
 Places lie on a torus and sizes on a circle: what leaves on one side comes in on the other, and what has grown as large
 as can be is small again. So of every frame by itself place, size, shape and colours are distributed alike, whatever is
 done, and a model that sees one frame only can do no better than chance.
 
-Axes: B clips, I frames, H W height and width in pixels, C channels.
+Axes: B videos, I frames, H W height and width in pixels, C channels.
 """
 
 from dataclasses import field
@@ -28,31 +28,31 @@ DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 
 @frozen
 class MovingShapes:
-    """Clips of one shape, whose class is what it does; always the same ones of a seed."""
+    """Videos of one shape, whose class is what it does; always the same ones of a seed."""
 
     train: int = 3_000
-    """Clips to train on."""
+    """Videos to train on."""
     held_out: int = 400
-    """Clips of validation, and as many of test."""
+    """Videos of validation, and as many of test."""
     size: int = 32
     """Pixels of both sides."""
     length: int = 12
-    """Frames of a clip."""
+    """Frames of a video."""
     noise: float = 20.0
     """Standard deviation of what is added to every value, of 255."""
     drawing_seed: int = 0
-    """Which clips these are."""
+    """Which videos these are."""
 
     def __post_init__(self) -> None:
         small = min(self.train, self.held_out) < 1 or self.size < 16 or self.length < 3
         if small or min(self.noise, self.drawing_seed) < 0:
             raise ValueError(
-                "at least 1 clip a split is drawn, of at least 16 pixels and 3 frames, without negative noise or seed: "
-                f"got {self.train}, {self.held_out}, {self.size}, {self.length}, {self.noise}, {self.drawing_seed}"
+                "at least 1 video a split is drawn, of at least 16 pixels and 3 frames, without negative noise or seed:"
+                f" got {self.train}, {self.held_out}, {self.size}, {self.length}, {self.noise}, {self.drawing_seed}"
             )
 
     def open(self) -> DataSet:
-        """Draw all clips."""
+        """Draw all videos."""
         splits = {}
         for number, split in enumerate(SPLITS):
             rng = np.random.default_rng((self.drawing_seed, number))
@@ -63,7 +63,7 @@ class MovingShapes:
         return DataSet(splits, ACTIONS)
 
     def draw(self, action: str, rng: np.random.Generator) -> UInt8[np.ndarray, "I H W C"]:
-        """Draw one clip."""
+        """Draw one video."""
         ground = rng.uniform(0, 256, 3)
         colour = (ground + rng.uniform(64, 192, 3)) % 256
         shape, sides = SHAPES[rng.integers(len(SHAPES))], rng.uniform(0.75, 1 / 0.75)
@@ -98,10 +98,10 @@ class MovingShapes:
 
 @frozen
 class VideoData(VideoFolderData):
-    """Clips with classes: of a folder, or moving shapes where no folder is named."""
+    """Videos with classes: of a folder, or moving shapes where no folder is named."""
 
     root: str = ""
-    """Folder of clips; empty: shapes are drawn."""
+    """Folder of videos; empty: shapes are drawn."""
     shapes: MovingShapes = field(default_factory=MovingShapes)
     """Which ones."""
 

@@ -1,8 +1,8 @@
-"""Clips in, batches out: folders of frames and video files, skeletons.
+"""Videos in, batches out: folders of frames and video files, skeletons.
 
 `VideoFolderData` gives a `DataSet` of tables. The frames that a model sees are chosen and read by `SampleFrames`,
 changed alike by `PerFrame`, laid out by `VideoRows` as images of many channels, so that all that changes batches of
-images changes those of clips, and made clips by `ChannelsToFrames`.
+images changes those of videos, and made videos by `ChannelsToFrames`.
 """
 
 from flax_transformer.data.video.folder import VideoFolderData, open_videos

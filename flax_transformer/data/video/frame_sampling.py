@@ -1,9 +1,9 @@
-"""Which frames of a clip a model sees, and the same change for all of them.
+"""Which frames of a video a model sees, and the same change for all of them.
 
 A transform is `transform(example, rng)`, as those of images are. `SampleFrames` makes the frames of an example
 `images`, a list of Pillow's; what comes after it changes these.
 
-Axes: B clips, I frames, H W height and width in pixels, C channels.
+Axes: B videos, I frames, H W height and width in pixels, C channels.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from flax_transformer.frozen import frozen
 
 
 def evenly_spaced_frames(count: int, length: int) -> Int[np.ndarray, " I"]:
-    """Choose so many of a clip's frames: the middle of each of as many equal parts.
+    """Choose so many of a video's frames: the middle of each of as many equal parts.
 
     >>> evenly_spaced_frames(4, 9).tolist(), evenly_spaced_frames(1, 9).tolist()
     ([1, 3, 5, 7], [4])
@@ -30,12 +30,12 @@ def evenly_spaced_frames(count: int, length: int) -> Int[np.ndarray, " I"]:
 
 @frozen
 class SampleFrames:
-    """Read some frames of a clip: evenly, or in a random part of it each a random one of its share of that."""
+    """Read some frames of a video: evenly, or in a random part of it each a random one of its share of that."""
 
     count: int
     """I."""
     least: float | None = None
-    """The least share of the clip that the part takes; None: evenly over all of it, without chance."""
+    """The least share of the video that the part takes; None: evenly over all of it, without chance."""
 
     def __post_init__(self) -> None:
         check_share("least", self.least or 0.0)
@@ -46,7 +46,7 @@ class SampleFrames:
         """Read the frames of one example.
 
         Raises:
-          ValueError: a clip of fewer frames, or a damaged one.
+          ValueError: a video of fewer frames, or a damaged one.
         """
         frames = example["frames"]
         images = frames.read(self.choose(len(frames), rng).tolist())
@@ -54,7 +54,7 @@ class SampleFrames:
         return {**rest, "images": images}
 
     def choose(self, length: int, rng: np.random.Generator) -> Int[np.ndarray, " I"]:
-        """Choose frames of a clip of so many.
+        """Choose frames of a video of so many.
 
         Raises:
           ValueError: fewer than are asked for.
@@ -69,14 +69,14 @@ class SampleFrames:
 
 
 def check_frame_count(length: int, count: int) -> None:
-    """Raise ValueError for a clip of fewer frames than are asked for."""
+    """Raise ValueError for a video of fewer frames than are asked for."""
     if length < count:
-        raise ValueError(f"a clip must have the {count} frames that are asked for, it has {length}")
+        raise ValueError(f"a video must have the {count} frames that are asked for, it has {length}")
 
 
 @frozen
 class PerFrame:
-    """Change all frames of a clip by the same transform of images, with the same draws."""
+    """Change all frames of a video by the same transform of images, with the same draws."""
 
     transform: Transform
 
@@ -89,9 +89,9 @@ class PerFrame:
 
 @frozen
 class VideoRows:
-    """Lay out clips of one size as images of I · C channels, frame after frame, which are changed as images are.
+    """Lay out videos of one size as images of I · C channels, frame after frame, which are changed as images are.
 
-    `ChannelsToFrames` makes clips of them in the end.
+    `ChannelsToFrames` makes videos of them in the end.
     """
 
     channels: int = 3
@@ -101,7 +101,7 @@ class VideoRows:
         """Lay out one batch; a row without an example is black and has weight 0.
 
         Raises:
-          ValueError: clips of different sizes.
+          ValueError: videos of different sizes.
         """
         rows = [None if each is None else self._folded(each["images"]) for each in examples]
         first = next(row for row in rows if row is not None)
@@ -110,8 +110,8 @@ class VideoRows:
             if array is not None:
                 if array.shape != first.shape:
                     raise ValueError(
-                        f"clips of a batch must have one size, got {first.shape[:2]} and {array.shape[:2]}; say a size "
-                        "to resize them to"
+                        f"videos of a batch must have one size, got {first.shape[:2]} and {array.shape[:2]}; say a size"
+                        " to resize them to"
                     )
                 images[row] = array
         return image_batch(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
@@ -124,7 +124,7 @@ class VideoRows:
 
 @frozen
 class ChannelsToFrames:
-    """Make clips [B, I, H, W, C], an input, of images with as many channels as frames have together."""
+    """Make videos [B, I, H, W, C], an input, of images with as many channels as frames have together."""
 
     channels: int = 3
 

@@ -251,7 +251,7 @@ class MoveBody:
 
 @frozen
 class PoseRows:
-    """Lay out skeletons as clips of one column, [B, I, J, 1, 3]: every joint is a pixel of three channels."""
+    """Lay out skeletons as videos of one column, [B, I, J, 1, 3]: every joint is a pixel of three channels."""
 
     def __call__(self, examples: Sequence[Example | None]) -> Arrays:
         """Lay out one batch; a row without an example is zero and has weight 0."""

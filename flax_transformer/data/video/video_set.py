@@ -1,9 +1,9 @@
-"""Clips of one split with their classes: frames that follow each other, read when they are asked for.
+"""Videos of one split with their classes: frames that follow each other, read when they are asked for.
 
 Video files are decoded by PyAV where it is installed. A file is read from its beginning up to the last frame that is
 asked for: to seek finds other frames than to count does.
 
-Axes: B clips, I frames, H W height and width in pixels, C channels.
+Axes: B videos, I frames, H W height and width in pixels, C channels.
 """
 
 import os
@@ -26,29 +26,29 @@ from flax_transformer.data.table import Names, Table
 
 @runtime_checkable
 class Videos(Protocol):
-    """Clips by number."""
+    """Videos by number."""
 
     @property
     def fingerprint(self) -> str:
-        """Name which clips they are."""
+        """Name which videos they are."""
         ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> "Frames":
-        """Return the frames of a clip, to be read."""
+        """Return the frames of a video, to be read."""
         ...
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
-        """Decode some frames of a clip to Pillow's images, by their numbers, which do not fall."""
+        """Decode some frames of a video to Pillow's images, by their numbers, which do not fall."""
         ...
 
     def name(self, index: int) -> str:
-        """Return where a clip comes from."""
+        """Return where a video comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int, int]:
-        """Return the frames, the height and the width of a clip."""
+        """Return the frames, the height and the width of a video."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Videos":
@@ -58,10 +58,10 @@ class Videos(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InMemoryVideos:
-    """Clips that are held in memory, all of one size."""
+    """Videos that are held in memory, all of one size."""
 
     pixels: UInt8[np.ndarray, "B I H W C"]
-    origin: str = "clips in memory"
+    origin: str = "videos in memory"
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -70,18 +70,18 @@ class InMemoryVideos:
         return Frames(self, index)
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
-        """Return some frames of a clip."""
+        """Return some frames of a video."""
         import PIL.Image
 
         return [PIL.Image.fromarray(self.pixels[index, frame]) for frame in frames]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name which clips they are: by all their values."""
+        """Name which videos they are: by all their values."""
         return digest(str(self.pixels.shape), self.pixels)
 
     def name(self, index: int) -> str:
-        """Return where a clip comes from."""
+        """Return where a video comes from."""
         return f"{self.origin}, number {index}"
 
     def size(self, index: int) -> tuple[int, int, int]:
@@ -95,13 +95,13 @@ class InMemoryVideos:
 
 @dataclass(frozen=True, eq=False)
 class VideoFiles(NamedFiles):
-    """Clips that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
+    """Videos that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
 
     def __getitem__(self, index: int) -> "Frames":
         return Frames(self, index)
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
-        """Decode some frames of a clip; errors as `decode_image` and `decode_frames`."""
+        """Decode some frames of a video; errors as `decode_image` and `decode_frames`."""
         path = self.root / self.names[index]
         if path.is_dir():
             files = frame_files(path)
@@ -109,14 +109,14 @@ class VideoFiles(NamedFiles):
         return decode_frames(path, frames)
 
     def files(self, path: Path) -> Sequence[Path]:
-        """List the frames of a clip, or its one file."""
+        """List the frames of a video, or its one file."""
         return frame_files(path) if path.is_dir() else [path]
 
     def size(self, index: int) -> tuple[int, int, int]:
-        """Return the frames, the height and the width of a clip, from headers alone.
+        """Return the frames, the height and the width of a video, from headers alone.
 
         Raises:
-          ValueError: no frames, or frames of several sizes; names the clip, or a frame of each size.
+          ValueError: no frames, or frames of several sizes; names the video, or a frame of each size.
         """
         path = self.root / self.names[index]
         return folder_size(path) if path.is_dir() else video_size(path)
@@ -129,7 +129,7 @@ def labelled_videos(videos: Videos, labels: Int[np.ndarray, " B"]) -> Table:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """The frames of one clip, not yet read."""
+    """The frames of one video, not yet read."""
 
     videos: Videos
     index: int
@@ -143,7 +143,7 @@ class Frames:
 
 
 def frame_files(folder: Path) -> list[Path]:
-    """List the images of a clip, by their names: as numbers where they all are."""
+    """List the images of a video, by their names: as numbers where they all are."""
     found = [path for path in folder.iterdir() if is_image_name(path.name) and not path.name.startswith((".", "__"))]
     numbers = all(path.stem.isascii() and path.stem.isdigit() for path in found)
     return sorted(found, key=lambda path: (int(path.stem) if numbers else 0, normal(path.name)))
@@ -157,12 +157,12 @@ def folder_size(folder: Path) -> tuple[int, int, int]:
     """
     files = frame_files(folder)
     if not files:
-        raise ValueError(f"{folder} must have frames, as every clip, got none")
+        raise ValueError(f"{folder} must have frames, as every video, got none")
     first = image_size(files[0])
     for file in files[1:]:
         if (size := image_size(file)) != first:
             one, two = (f"{width} × {height}" for width, height in (first, size))
-            raise ValueError(f"the frames of a clip must have one size: {files[0]} has {one}, {file} {two}")
+            raise ValueError(f"the frames of a video must have one size: {files[0]} has {one}, {file} {two}")
     return len(files), first[1], first[0]
 
 
@@ -185,7 +185,7 @@ def video_size(path: str | os.PathLike) -> tuple[int, int, int]:
     with _opened(path) as (container, stream):
         count = stream.frames or sum(1 for _ in container.decode(stream))
         if not count:
-            raise ValueError(f"{os.fspath(path)} must have frames, as every clip, got none")
+            raise ValueError(f"{os.fspath(path)} must have frames, as every video, got none")
         return count, stream.codec_context.height, stream.codec_context.width
 
 

@@ -83,13 +83,13 @@ def _classifying(fields: Fields) -> ClassifierConfig:
 
 
 def _check_mask(inputs: Inputs, fields: Fields) -> None:
-    """Refuse a mask that is not of as many tubelets as a clip has."""
+    """Refuse a mask that is not of as many tubelets as a video has."""
     if inputs.bool_masked_pos is not None:
         rows, frames, _, *size = inputs.pixel_values.shape
         shape = (rows, math.prod(read(fields).patches.grid_of(frames, *size)))
         if inputs.bool_masked_pos.shape != shape:
             raise ValueError(
-                f"bool_masked_pos must be [B, P] of the clips, {list(shape)}, got {list(inputs.bool_masked_pos.shape)}"
+                f"bool_masked_pos must be [B, P] of the videos, {list(shape)}, got {list(inputs.bool_masked_pos.shape)}"
             )
 
 

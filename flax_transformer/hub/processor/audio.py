@@ -1,6 +1,6 @@
-"""What a checkpoint folder says about sounds: sounds to a model's inputs, as `transformers` makes them with NumPy.
+"""What a checkpoint folder says about audio: recordings to a model's inputs, as `transformers` makes them with NumPy.
 
-Axes: B sounds, T samples, S with padding, C mel bins, I frames.
+Axes: B recordings, T samples, S with padding, C mel bins, I frames.
 """
 
 import json
@@ -21,7 +21,7 @@ from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image import PREPROCESSOR, PROCESSOR
 
 INSIDE = "feature_extractor"
-"""Where a processor of several kinds of inputs has the options of sounds."""
+"""Where a processor of several kinds of inputs has the options of recordings."""
 KIND = "feature_extractor_type"
 
 LOUDEST = 32.0
@@ -33,16 +33,16 @@ Samples, Padded = Float[np.ndarray, "T"], Float[np.ndarray, "S"]
 
 @dataclass(frozen=True)
 class AudioProcessorType:
-    """A class of `transformers` that reads sounds."""
+    """A class of `transformers` that reads recordings."""
 
     options: Options
     """What its options are where nothing is said."""
     name: str
     """Of the input that it makes."""
     window: Callable[[Options], int | None]
-    """Samples that a sound is cut or padded to, unless one asks otherwise; None: it is as long as it is."""
+    """Samples that a recording is cut or padded to, unless one asks otherwise; None: it is as long as it is."""
     features: Callable[[Samples, Padded, Options], np.ndarray]
-    """`features(samples, padded, options)`: the model's input of one sound, and of the same with padding behind."""
+    """`features(samples, padded, options)`: the model's input of one recording, and of the same with padding behind."""
     hop: Callable[[Options], int]
     """Samples from one place of the input to the next."""
 
@@ -102,7 +102,7 @@ class AudioProcessor:
     files: Mapping[str, bytes] = field(repr=False)
 
     def __repr__(self) -> str:
-        return f"AudioProcessor: {self.kind.name} of sounds at {self.rate:,} Hz"
+        return f"AudioProcessor: {self.kind.name} of recordings at {self.rate:,} Hz"
 
     @classmethod
     def of(cls, config: Options) -> "AudioProcessor":
@@ -169,7 +169,7 @@ class AudioProcessor:
         several = isinstance(audio, list | tuple) and not isinstance(audio, Waveform)
         found = [self.read(each, sampling_rate) for each in (audio if several else [audio])]
         if not found:
-            raise ValueError("there must be at least one sound, got none")
+            raise ValueError("there must be at least one recording, got none")
         found = [samples[:window] if truncation else samples for samples in found]
         length = max(map(len, found))
         if window is not None and padding != "longest":
@@ -187,9 +187,9 @@ class AudioProcessor:
         return as_tensors(inputs, return_tensors)
 
     def read(self, waveform: Any, rate: int | None = None) -> Samples:
-        """Return the samples of one sound at the model's rate; arguments and errors as in a call."""
+        """Return the samples of one recording at the model's rate; arguments and errors as in a call."""
         if isinstance(waveform, str | os.PathLike):
-            check_file(waveform, "a sound")
+            check_file(waveform, "a recording")
         if isinstance(waveform, str | os.PathLike | bytes):
             waveform = decode_audio(waveform)
         if not isinstance(waveform, Waveform):
@@ -201,7 +201,7 @@ class AudioProcessor:
                 )
             waveform = Waveform(samples, self.rate if rate is None else rate)
         if not len(waveform.samples):
-            raise ValueError("a sound must have samples, got none")
+            raise ValueError("a recording must have samples, got none")
         return resample(waveform.samples, waveform.rate, self.rate)
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -210,12 +210,12 @@ class AudioProcessor:
 
 
 def read_audio_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a folder that say what is done to sounds, by name."""
+    """Read the files of a folder that say what is done to recordings, by name."""
     return {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
 
 
 def hears(folder: Path) -> bool:
-    """Return whether what a folder says of its inputs is about sounds.
+    """Return whether what a folder says of its inputs is about recordings.
 
     Raises:
       ValueError: broken files; names the file.

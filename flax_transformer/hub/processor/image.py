@@ -1,6 +1,6 @@
 """What a checkpoint folder says about images: images to a model's inputs, as `transformers` makes them with Pillow.
 
-Axes: B images or clips, I frames, C channels, H × W pixels.
+Axes: B images or videos, I frames, C channels, H × W pixels.
 """
 
 import json
@@ -49,7 +49,7 @@ class ImageProcessor:
     batch: Any
     """What makes a batch of them."""
     frames: bool = False
-    """Whether they are frames of clips."""
+    """Whether they are frames of videos."""
 
     def __repr__(self) -> str:
         return f"ImageProcessor: {', '.join(f'{step!r:.60}' for step in (*self.steps, self.batch))}"
@@ -78,18 +78,18 @@ class ImageProcessor:
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:
-        """Make a model's inputs of images, or of clips where it is for these.
+        """Make a model's inputs of images, or of videos where it is for these.
 
         Values must be whole and from 0 to 255, or from 0 to 1. Files are turned upright and made RGB first.
 
         Args:
           images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without. A list
-            of images is one clip, and a list of such lists several.
+            of images is one video, and a list of such lists several.
           return_tensors: "np", or "jax" for JAX's arrays.
           changes: of options, for this call.
 
         Returns:
-          `pixel_values` [B, C, H, W], of clips [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told
+          `pixel_values` [B, C, H, W], of videos [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told
           of padding; or
           `input_ids` [B, H·W] where pixels are numbers of colours.
 

@@ -160,7 +160,7 @@ class ImageProcessorType:
     batch: tuple[str, Make] | None = ("do_pad", _pad)
     """What makes a batch of images, if it is asked for; else they must be of one size."""
     frames: bool = False
-    """Whether images are frames of clips."""
+    """Whether images are frames of videos."""
 
 
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}

@@ -52,7 +52,7 @@ def open_image_processor(folder: Path) -> ImageProcessor | Unreadable | None:
 
 
 def open_processor(folder: Path) -> ImageProcessor | AudioProcessor | Unreadable | None:
-    """Read what makes a model's inputs of sounds, or of images; as `open_image_processor`."""
+    """Read what makes a model's inputs of recordings, or of images; as `open_image_processor`."""
     with contextlib.suppress(ValueError):  # broken files are told of below
         if hears(folder):
             return _open("feature extractor", load_audio_processor, read_audio_files, folder)

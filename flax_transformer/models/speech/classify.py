@@ -12,7 +12,7 @@ class AudioClassifierConfig(ClassifierConfig):
 
     def __post_init__(self):
         if self.head.pool != "mean" or self.head.skip:
-            raise ValueError(f"a sound is told by the mean of all positions, got pool={self.head.pool!r}")
+            raise ValueError(f"a recording is told by the mean of all positions, got pool={self.head.pool!r}")
 
     def build(self, rngs: nnx.Rngs) -> "AudioClassifier":
         """Make the model."""
@@ -20,7 +20,7 @@ class AudioClassifierConfig(ClassifierConfig):
 
 
 class AudioClassifier(Classifier):
-    """A classifier of sounds of several lengths: the mean is over the positions that come of sound."""
+    """A classifier of recordings of several lengths: the mean is over the positions that come of audio."""
 
     def __init__(self, cfg: AudioClassifierConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)

@@ -21,7 +21,7 @@ TOKENS = 8
 
 @frozen
 class TranscriberConfig(ClassifierConfig):
-    """An encoder of sounds, and a head whose outputs are the vocabulary."""
+    """An encoder of recordings, and a head whose outputs are the vocabulary."""
 
     def build(self, rngs: nnx.Rngs) -> "Transcriber":
         """Make the model."""
@@ -41,5 +41,5 @@ class Transcriber(Classifier):
         return {**batch, "labels": labels, "weights": np.ones(labels.shape, np.float32)}
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Return which positions are padding, given what of the sounds is."""
+        """Return which positions are padding, given what of the recordings is."""
         return self.backbone.memory_mask(mask)

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 (Baevski et al. 2020, https://arxiv.org/abs/2006.11477): hidden states of a sound's samples.
+"""wav2vec 2.0 (Baevski et al. 2020, https://arxiv.org/abs/2006.11477): hidden states of a recording's samples.
 
 Convolutions make one position of every 20 milliseconds; a wide grouped convolution, whose kernel is a direction and a
 length for each of its places, tells positions where they are.
@@ -39,7 +39,7 @@ from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
 POSITIONS = 49
-"""Of a sound that a batch is made of where nobody says: those of a second."""
+"""Of a recording that a batch is made of where nobody says: those of a second."""
 
 
 @frozen
@@ -90,7 +90,7 @@ def _lengths(kernel: Float[Array, "K G D"]) -> Float[Array, "K 1 1"]:
 
 
 class Wav2Vec2(Module):
-    """Hidden states of sounds, of their samples [*B, T]."""
+    """Hidden states of recordings, of their samples [*B, T]."""
 
     layer_order = ("front", "front_norm", "project", "mask_token", "places", "norm", Part("trunk"))
 
@@ -98,14 +98,14 @@ class Wav2Vec2(Module):
 
     @classmethod
     def example_batch(cls, config: Wav2Vec2Config, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B sounds of S positions each."""
+        """Make a batch of B recordings of S positions each."""
         shape = (rows, config.front.length_of(length or POSITIONS))
         samples = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         return {"inputs": {"samples": samples, "lengths": np.full(rows, samples.shape[1], np.int32)}}
 
     @classmethod
     def describe_batch(cls, config: Wav2Vec2Config, batch: dict[str, Any]) -> Described:
-        """Count B sounds."""
+        """Count B recordings."""
         rows, length = batch["inputs"]["samples"].shape
         return Described({"rows": rows, "length": config.front.frames(length)}, rows, "recordings")
 
@@ -166,7 +166,7 @@ class Wav2Vec2(Module):
         masked: Bool[Array, "*#B S"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Encode sounds.
+        """Encode recordings.
 
         Args:
           mask: how long they are: `Mask(lengths=…)` of samples; what comes after is padding.
@@ -180,12 +180,12 @@ class Wav2Vec2(Module):
         return self.encode(self.features(samples), mask=mask, masked=masked, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Return how many positions of the output come of sound, given how many samples do."""
+        """Return how many positions of the output come of audio, given how many samples do."""
         if mask is None:
             return None
         others = (mask.window, mask.segments, mask.dense, mask.offset)
         if mask.lengths is None or mask.causal or mask.also or any(each is not None for each in others):
-            raise ValueError("sounds are padded at their end, Mask(lengths=…), got another mask")
+            raise ValueError("recordings are padded at their end, Mask(lengths=…), got another mask")
         return Mask(lengths=self.cfg.front.frames(mask.lengths))
 
     def hidden_states(
@@ -196,7 +196,7 @@ class Wav2Vec2(Module):
         masked: Bool[Array, "*#B S"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Compute the last hidden states from the inputs of a batch; `lengths` are those of sounds, in samples."""
+        """Compute the last hidden states from the inputs of a batch; `lengths` are those of recordings, in samples."""
         return self(samples, mask=None if lengths is None else Mask(lengths=lengths), masked=masked, key=key)
 
 

@@ -80,7 +80,7 @@ def slow_sinusoids(length: int, width: int) -> Float[np.ndarray, "S D"]:
 
 
 class WhisperEncoder(Module):
-    """Hidden states of a sound, of its log-mel frames [*B, T, C]."""
+    """Hidden states of a recording, of its log-mel frames [*B, T, C]."""
 
     layer_order = ("front", "positions", Part("trunk"))
 
@@ -94,7 +94,7 @@ class WhisperEncoder(Module):
 
     @classmethod
     def describe_batch(cls, config: WhisperEncoderConfig, batch: dict[str, Any]) -> Described:
-        """Count B sounds."""
+        """Count B recordings."""
         rows, frames, _ = batch["inputs"]["frames"].shape
         return Described({"rows": rows, "frames": frames}, rows, "recordings")
 
@@ -112,7 +112,7 @@ class WhisperEncoder(Module):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Encode sounds: T frames as many as fill the positions, or fewer.
+        """Encode recordings: T frames as many as fill the positions, or fewer.
 
         Positions are a table that gets no gradients.
 
@@ -127,7 +127,7 @@ class WhisperEncoder(Module):
         x = widen(self.front(frames))
         if x.shape[-2] > cfg.max_source:
             raise ValueError(
-                f"a sound must fit into the positions: {frames.shape[-2]} frames, {cfg.max_source} positions of "
+                f"a recording must fit into the positions: {frames.shape[-2]} frames, {cfg.max_source} positions of "
                 f"{cfg.frames // cfg.max_source} frames"
             )
         x = x + jax.lax.stop_gradient(widen(self.positions[...]))[: x.shape[-2]]
@@ -135,7 +135,7 @@ class WhisperEncoder(Module):
         return self.trunk(constrain(x, "batch", "length", None), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Return which positions of the output are padding: silence counts as sound, so none are."""
+        """Return which positions of the output are padding: silence counts as audio, so none are."""
         return None
 
     def hidden_states(

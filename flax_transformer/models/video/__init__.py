@@ -1,1 +1,1 @@
-"""Models of clips, frames that follow each other."""
+"""Models of videos, frames that follow each other."""

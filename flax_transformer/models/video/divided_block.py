@@ -1,7 +1,7 @@
 """Attention divided into one over time and one over space, each a sublayer of its own (Bertasius et al. 2021,
 https://arxiv.org/abs/2102.05095).
 
-Hidden states are a token for the whole clip, then every place of it through all of its frames: their `Grid` has a row
+Hidden states are a token for the whole video, then every place of it through all of its frames: their `Grid` has a row
 for each place and a column for each frame.
 
 Axes: B batch, T the token and P·I others, P places, I frames, D width.

@@ -34,13 +34,13 @@ from flax_transformer.parallel import constrain
 class TimeSformerConfig(ViTConfig):
     """A trunk over the patches of some frames, and a token that stands for all of them.
 
-    Its blocks are `divided_block`s, or plain ones, in which all patches of a clip see each other.
+    Its blocks are `divided_block`s, or plain ones, in which all patches of a video see each other.
     """
 
     patches: PatchConfig
     """How an image is cut into patches and embedded."""
     frames: int = 8
-    """I, frames of the clips that the model is made for."""
+    """I, frames of the videos that the model is made for."""
     time: bool = True
     """Whether frames have positions, and patches see other frames; without, each frame is encoded by itself."""
 
@@ -66,7 +66,7 @@ class TimeSformerConfig(ViTConfig):
 
 
 class TimeSformer(ReadsVideos, ViT):
-    """Hidden states of a clip's token, and of every patch in all frames, patch by patch."""
+    """Hidden states of a video's token, and of every patch in all frames, patch by patch."""
 
     layer_order = ("times", *ViT.layer_order)
 
@@ -113,7 +113,7 @@ class TimeSformer(ReadsVideos, ViT):
     def encode(
         self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"] | Float[Array, "*B I T D"]:
-        """Encode clips: a token and all patches, or those of every frame by itself where there is no time.
+        """Encode videos: a token and all patches, or those of every frame by itself where there is no time.
 
         Args:
           key: for dropout; None means none.
@@ -130,7 +130,7 @@ class TimeSformer(ReadsVideos, ViT):
     def __call__(
         self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
-        """Encode clips of any size; where there is no time, to the mean over frames of what each is encoded to.
+        """Encode videos of any size; where there is no time, to the mean over frames of what each is encoded to.
 
         Arguments and errors as `encode`'s.
         """
@@ -144,7 +144,7 @@ class TimeSformer(ReadsVideos, ViT):
         return self(videos, key=key)
 
     def over_video(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of its frames."""
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one video over a film of its frames."""
         cfg, found = self.cfg, list(found)
         rows, columns = cfg.patches.grid_of(height, width)
         numbers = np.arange(rows * columns * frames).reshape(rows, columns, frames).transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Clips as sequences: equal tubelets, each one vector (Arnab et al. 2021, https://arxiv.org/abs/2103.15691).
+"""Videos as sequences: equal tubelets, each one vector (Arnab et al. 2021, https://arxiv.org/abs/2103.15691).
 
 Axes: B batch, I frames, H W height and width in pixels, C channels, P tubelets, D width.
 """
@@ -18,10 +18,10 @@ from flax_transformer.parallel import constrain
 
 @frozen
 class TubeletConfig(PatchConfig):
-    """A linear layer over every tubelet of a clip: the same patch of some frames that follow each other."""
+    """A linear layer over every tubelet of a video: the same patch of some frames that follow each other."""
 
     frames: int
-    """I, frames of the clips that the model is made for."""
+    """I, frames of the videos that the model is made for."""
     span: int
     """Frames of a tubelet."""
 
@@ -35,13 +35,13 @@ class TubeletConfig(PatchConfig):
         return self.grid_of(self.frames, *self.image)
 
     def grid_of(self, frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Return the times, rows and columns of tubelets of a clip; what is left at its end and edges is not seen.
+        """Return the times, rows and columns of tubelets of a video; what is left at its end and edges is not seen.
 
         Raises:
-          ValueError: for a clip smaller than a tubelet.
+          ValueError: for a video smaller than a tubelet.
         """
         if frames < self.span:
-            raise ValueError(f"a clip must hold a tubelet of {self.span} frames, got {frames}")
+            raise ValueError(f"a video must hold a tubelet of {self.span} frames, got {frames}")
         return frames // self.span, *super().grid_of(height, width)
 
     def build(self, rngs: nnx.Rngs) -> "Tubelets":
@@ -54,7 +54,7 @@ AXES = None, None, None, None, "embed"
 
 
 class Tubelets(Module):
-    """Clips in, a row of vectors out: time by time, and of each time line by line."""
+    """Videos in, a row of vectors out: time by time, and of each time line by line."""
 
     def __init__(self, cfg: TubeletConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -64,7 +64,7 @@ class Tubelets(Module):
         )  # fmt: skip
 
     def __call__(self, videos: Float[Array, "*B I H W C"]) -> Float[Array, "*B P D"]:
-        """Embed the tubelets of clips, of any size.
+        """Embed the tubelets of videos, of any size.
 
         Raises:
           ValueError: shapes that do not fit.

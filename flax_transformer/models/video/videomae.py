@@ -1,4 +1,4 @@
-"""VideoMAE: an encoder sees a tenth of a clip's tubelets, a small decoder gives back the rest (Tong et al. 2022,
+"""VideoMAE: an encoder sees a tenth of a video's tubelets, a small decoder gives back the rest (Tong et al. 2022,
 https://arxiv.org/abs/2203.12602).
 
 Axes: B batch, I frames, H W height and width in pixels, C channels, P tubelets, T those that are kept, D E the widths
@@ -29,7 +29,7 @@ from flax_transformer.order import Part
 
 @frozen
 class VideoMAEEncoderConfig(ViViTConfig):
-    """An encoder of some of a clip's tubelets, without tokens."""
+    """An encoder of some of a video's tubelets, without tokens."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -45,7 +45,7 @@ class VideoMAEEncoderConfig(ViViTConfig):
 
 
 class VideoMAEEncoder(ViViT):
-    """Clips in, hidden states of all tubelets out, or of those that are kept."""
+    """Videos in, hidden states of all tubelets out, or of those that are kept."""
 
     def encode(
         self, videos: Float[Array, "*B I H W C"], visible: Int[Array, "*B T"] | None = None, *,
@@ -109,13 +109,13 @@ class VideoMAEConfig:
 
 
 class VideoMAE(ReadsVideos, Module):
-    """Clips in, the pixels of masked tubelets out: `model.output(model.hidden_states(…))`."""
+    """Videos in, the pixels of masked tubelets out: `model.output(model.hidden_states(…))`."""
 
     layer_order = ("mask_token", Part("encoder"), "project", Part("decoder"), "norm", "output")
 
     @classmethod
     def example_batch(cls, config: VideoMAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B clips, and noise for the places of their frames."""
+        """Make a batch of B videos, and noise for the places of their frames."""
         batch, (_, high, wide) = super().example_batch(config.encoder, rows), config.encoder.patches.grid
         noise = np.random.default_rng(1).random((rows, high * wide), dtype=np.float32)
         return {"inputs": {**batch["inputs"], "noise": noise}}

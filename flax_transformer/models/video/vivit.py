@@ -1,4 +1,4 @@
-"""ViViT: an encoder of a clip's tubelets, all of which see each other (Arnab et al. 2021,
+"""ViViT: an encoder of a video's tubelets, all of which see each other (Arnab et al. 2021,
 https://arxiv.org/abs/2103.15691; its model 1).
 
 The encoder of VideoMAE is a choice of its config.
@@ -30,7 +30,7 @@ from flax_transformer.ops.split_keys import split_keys
 
 @frozen
 class ViViTConfig(ViTConfig):
-    """A trunk over the tubelets of a clip, and tokens that stand for all of it."""
+    """A trunk over the tubelets of a video, and tokens that stand for all of it."""
 
     patches: TubeletConfig
     """How an image is cut into patches and embedded."""
@@ -40,7 +40,7 @@ class ViViTConfig(ViTConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.mask_token:
-            raise ValueError("an encoder of clips leaves masked tubelets out, got mask_token=True")
+            raise ValueError("an encoder of videos leaves masked tubelets out, got mask_token=True")
 
     def build(self, rngs: nnx.Rngs) -> "ViViT":
         """Make the encoder."""
@@ -48,7 +48,7 @@ class ViViTConfig(ViTConfig):
 
 
 class ViViT(ReadsVideos, ViT):
-    """Hidden states of a clip's tokens and tubelets, which all see each other."""
+    """Hidden states of a video's tokens and tubelets, which all see each other."""
 
     def embed(self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Return what the trunk is given: tokens and tubelets, with positions.
@@ -83,7 +83,7 @@ class ViViT(ReadsVideos, ViT):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Encode clips of any size, of which there must be at least a tubelet.
+        """Encode videos of any size, of which there must be at least a tubelet.
 
         Args:
           mask: what tokens and tubelets may see; everything by default.
@@ -102,7 +102,7 @@ class ViViT(ReadsVideos, ViT):
         return self(videos, key=key)
 
     def over_video(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of a frame of each time."""
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one video over a film of a frame of each time."""
         cfg = self.cfg
         (weights,), grid = by_stack(found, (cfg.depth,)), cfg.patches.grid_of(frames, height, width)
         given = weights[:, 0], np.arange(math.prod(grid)).reshape(grid), cfg.patches.patch, cfg.tokens

@@ -1,4 +1,4 @@
-"""Sounds: files of every width of numbers, another rate, several channels, and what is refused."""
+"""Recordings: files of every width of numbers, another rate, several channels, and what is refused."""
 
 import io
 import wave
@@ -77,10 +77,10 @@ def test_a_tone_is_loudest_in_its_own_bin():
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (np.zeros(0), r"a sound must be samples \[T\] or \[T, C\], got float64 of shape \(0,\)"),
+        (np.zeros(0), r"a recording must be samples \[T\] or \[T, C\], got float64 of shape \(0,\)"),
         (np.zeros((2, 2, 2)), r"got float64 of shape \(2, 2, 2\)"),
-        (np.array(["a"]), "a sound must be samples"),
-        (np.array([0.0, np.nan]), "samples of a sound must be finite numbers"),
+        (np.array(["a"]), "a recording must be samples"),
+        (np.array([0.0, np.nan]), "samples of a recording must be finite numbers"),
     ],
 )
 def test_what_is_no_sound_is_refused(samples, message):
@@ -88,16 +88,16 @@ def test_what_is_no_sound_is_refused(samples, message):
         mono(samples)
 
 
-@pytest.mark.parametrize("content", [b"", b"no sound", wav(np.zeros((9, 1)))[:20]])
+@pytest.mark.parametrize("content", [b"", b"no recording", wav(np.zeros((9, 1)))[:20]])
 def test_a_file_that_is_no_sound_is_refused_in_a_sentence(content):
-    with pytest.raises(ValueError, match="a sound is no "):
+    with pytest.raises(ValueError, match="a recording is no "):
         decode_audio(content)
 
 
 def test_rates_and_lengths_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="rates must be whole numbers of samples a second, at least 1, got 0 and 8000"):
         resample(np.zeros(3, np.float32), 0, 8_000)
-    with pytest.raises(ValueError, match="a sound must be as long as a frame's step of 160 samples, got 159"):
+    with pytest.raises(ValueError, match="a recording must be as long as a frame's step of 160 samples, got 159"):
         log_mel(np.zeros(159, np.float32), bins=80, window=400, hop=160, rate=16_000)
-    with pytest.raises(ValueError, match="a sound must be samples"):
+    with pytest.raises(ValueError, match="a recording must be samples"):
         decode_audio(wav(np.zeros((0, 1))))

@@ -1,4 +1,4 @@
-"""What is changed in sounds: within its bounds, the same for the same draws, and nothing of what it was given."""
+"""What is changed in recordings: within its bounds, the same for the same draws, and nothing of what it was given."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sounds of a folder: in whichever form, held out by rule, refused by name; and sentences made of recordings."""
+"""Recordings of a folder: in whichever form, held out by rule, refused by name; and sentences made of recordings."""
 
 import json
 import re
@@ -66,15 +66,15 @@ def refused(message, data):
 
 
 def test_what_a_folder_lacks_is_said(tmp_path):
-    refused("must be a folder of sounds, there is none", AudioData(root=str(tmp_path / "none")))
+    refused("must be a folder of recordings, there is none", AudioData(root=str(tmp_path / "none")))
     (tmp_path / "empty").mkdir()
-    refused("must have class folders, or sounds whose names say the class", AudioData(root=str(tmp_path / "empty")))
+    refused("must have class folders, or recordings whose names say the class", AudioData(root=str(tmp_path / "empty")))
     write(tmp_path / "odd" / "3_ann_1.wav")
     write(tmp_path / "odd" / "noise.wav")
     refused(r"must be named as 3_theo_12\.wav.*got .*noise\.wav", AudioData(root=str(tmp_path / "odd")))
     for take in range(7):
         write(tmp_path / "one" / f"3_ann_{take}.wav")
-    refused("must have sounds of at least two classes, got 3", AudioData(root=str(tmp_path / "one")))
+    refused("must have recordings of at least two classes, got 3", AudioData(root=str(tmp_path / "one")))
     spoken(tmp_path / "early", takes=4)
     refused("with numbers from 0 to 4, for the test, and others, got 0 to 3", AudioData(root=str(tmp_path / "early")))
     write(tmp_path / "early" / "3_ann_9.wav")
@@ -121,7 +121,7 @@ def test_lines_are_read_wherever_sounds_may_be(tmp_path):
     assert [len(classes.splits[split]) for split in SPLITS] == [6, 2, 2]
     lines(tmp_path, {"audio": "0.wav", "label": "a"}, {"audio": "1.wav", "label": "b"})
     lines(tmp_path, {"audio": "2.wav", "label": "c"}, name="test.jsonl")
-    refused("every class must have sounds to train on, 'c' has none", AudioData(root=str(tmp_path)))
+    refused("every class must have recordings to train on, 'c' has none", AudioData(root=str(tmp_path)))
 
 
 def test_lines_and_names_that_both_tell_are_refused(tmp_path):
@@ -154,7 +154,7 @@ def test_a_line_that_says_nothing_is_named(tmp_path, row, message):
 def test_damaged_sounds_are_named(tmp_path):
     whole = write(tmp_path / "whole.wav", tone(440, 8_000))
     for name, content, message in (
-        ("empty", b"", "empty.wav must be a sound, it is empty"),
+        ("empty", b"", "empty.wav must be a recording, it is empty"),
         ("other", b"RIFFnothing", "other.wav is no "),
         ("short", whole.read_bytes()[:5_000], "short.wav must have the 8,000 samples that it says"),
         ("none", wav(np.zeros((0, 1))), "none.wav"),

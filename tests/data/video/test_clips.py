@@ -1,4 +1,4 @@
-"""Clips: which there are, which frames are seen, changes that all frames share, and what is refused at the door."""
+"""Videos: which there are, which frames are seen, changes that all frames share, and what is refused at the door."""
 
 import numpy as np
 import PIL.Image
@@ -72,22 +72,22 @@ def test_another_clip_is_another_fingerprint(root):
 
 def empty(root):
     (root / "run" / "nothing").mkdir()
-    return "nothing must have frames, as every clip, got none"
+    return "nothing must have frames, as every video, got none"
 
 
 def sizes(root):
-    PIL.Image.new("RGB", (8, 9)).save(root / "run" / "clip 0" / "12.png")
-    return r"must have one size: .*clip 0.1.png has 7 × 9, .*clip 0.12.png 8 × 9"
+    PIL.Image.new("RGB", (8, 9)).save(root / "run" / "video 0" / "12.png")
+    return r"must have one size: .*video 0.1.png has 7 × 9, .*video 0.12.png 8 × 9"
 
 
 def damaged(root):
-    (root / "run" / "clip 0" / "12.png").write_bytes(b"\x89PNG\r\n\x1a\nnot")
+    (root / "run" / "video 0" / "12.png").write_bytes(b"\x89PNG\r\n\x1a\nnot")
     return r"12.png must be an image .*, it is none or damaged"
 
 
 def no_av(root):
     (root / "run" / "clip.mp4").write_bytes(b"no video")
-    return r"clip.mp4 (takes PyAV: pip install|is a damaged video, or none)"
+    return r"video.mp4 (takes PyAV: pip install|is a damaged video, or none)"
 
 
 @pytest.mark.parametrize("spoil", [empty, sizes, damaged, no_av])
@@ -117,7 +117,7 @@ def test_folders_of_another_form_are_refused(root, tmp_path_factory, spoil, mess
 
 
 def test_no_folder_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere must be a folder of clips, there is none"):
+    with pytest.raises(FileNotFoundError, match="nowhere must be a folder of videos, there is none"):
         VideoFolderData(root=str(tmp_path / "nowhere")).open()
 
 
@@ -135,7 +135,7 @@ def test_frames_by_chance_rise_lie_within_and_are_all_drawn(length):
 
 def test_a_clip_of_fewer_frames_than_are_asked_for_is_refused(root):
     videos = VideoFolderData(root=str(root)).open().splits["train"]
-    with pytest.raises(ValueError, match="a clip must have the 12 frames that are asked for, it has 11"):
+    with pytest.raises(ValueError, match="a video must have the 12 frames that are asked for, it has 11"):
         SampleFrames(count=12)(videos[0], RNG)
 
 
@@ -162,7 +162,7 @@ def test_what_changes_batches_of_pictures_changes_clips_alike_in_all_frames():
 
 def test_clips_of_several_sizes_are_no_batch():
     one, two = ({"images": [PIL.Image.new("RGB", (side, 4))] * 2, "label": 0} for side in (4, 5))
-    with pytest.raises(ValueError, match=r"clips of a batch must have one size, got \(4, 4\) and \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"videos of a batch must have one size, got \(4, 4\) and \(4, 5\)"):
         VideoRows()([one, two])
 
 
@@ -220,8 +220,8 @@ def test_video_files_are_decoded(tmp_path):
     assert video_size(path) == (9, 16, 32)
     frames = [float(np.asarray(frame).mean()) for frame in decode_frames(path, [0, 3, 3, 8])]
     np.testing.assert_allclose(frames, [0, 75, 75, 200], atol=8)
-    with pytest.raises(ValueError, match=r"clip.mp4 must have a frame 9, it ends before"):
+    with pytest.raises(ValueError, match=r"video.mp4 must have a frame 9, it ends before"):
         decode_frames(path, [9])
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"clip.mp4 is a damaged video, or none"):
+    with pytest.raises(ValueError, match=r"video.mp4 is a damaged video, or none"):
         video_size(path)
