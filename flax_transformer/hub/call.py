@@ -66,7 +66,7 @@ class ModelOutput:
     pooled_output: Any = None
     """[B, D], of both."""
     cross_relationship_score: Any = None
-    """[B, 2]; 1 is "belongs to the picture"."""
+    """[B, 2]; 1 is "belongs to the image"."""
     question_answering_score: Any = None
     """[B, E], of answers."""
     action_preds: Any = None
