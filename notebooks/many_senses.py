@@ -12,11 +12,11 @@
 # ---
 
 # %% [markdown]
-# # Many senses: images with words, clips and sounds
+# # Many senses: images with words, videos and audio
 #
 # A Transformer reads rows of vectors, and does not ask what they are of. This notebook draws its own images and
-# clips, matches images with texts by two towers, lets a decoder write what is on an image and shows what every word
-# looks at, and ends with what clips and sounds are to such a model. It takes
+# videos, matches images with texts by two towers, lets a decoder write what is on an image and shows what every word
+# looks at, and ends with what videos and audio are to such a model. It takes
 # about a minute on two CPU cores and downloads nothing.
 
 # %%
@@ -194,9 +194,9 @@ print("written:", attention.output)
 image_attention_figure(attention, layer=-1, query=1)
 
 # %% [markdown]
-# ## Clips
+# ## Videos
 #
-# What moves how cannot be told from one frame: of these clips every frame by itself is alike, whatever is done. A clip
+# What moves how cannot be told from one frame: of these videos every frame by itself is alike, whatever is done. A video
 # of I frames of P patches has I · P places. If all see each other, as in ViViT, that is (I · P)² pairs. TimeSformer's
 # blocks attend twice, a place to itself in all frames and then a frame's places to each other: I · P · (I + P).
 # `experiments/classify_video.py` trains both, and the same model of one frame beside them.
@@ -218,7 +218,7 @@ for name, divided in {"all with all": False, "time, then space": True}.items():
     print(f"{name}: {sum(each[0].size for each in weights) // SMALL['heads']:,} weights a head and layer")
 
 # %% [markdown]
-# ## Sounds
+# ## Audio
 #
 # To Whisper a sound is an image of a kind, the log-mel spectrum, read frame after frame; two convolutions make
 # positions of frames, and the rest is the encoder and the decoder of any `Seq2Seq`. wav2vec 2.0 reads the samples

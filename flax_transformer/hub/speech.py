@@ -68,7 +68,7 @@ def generate(
 
     Args:
       input_features: frames as the processor makes them, of any length.
-      attention_mask: 1 where there is sound; sounds of different lengths that are longer than a window need it.
+      attention_mask: 1 where there is audio; recordings of different lengths that are longer than a window need it.
       language, task, return_timestamps, prompt_ids: see `Speech`.
       settings: fields of `Settings`; the checkpoint's own by default.
 
@@ -216,7 +216,7 @@ def prompts(
     if language is not None:
         many = (language,) * rows if isinstance(language, str) else language
         if len(many) != rows:
-            raise ValueError(f"there must be a language for each recording, got {len(many)} and {rows} sounds")
+            raise ValueError(f"there must be a language for each recording, got {len(many)} and {rows} recordings")
         spoken = [_language(said, each) for each in many]
     tasks = said.get("task_to_id", {})
     if task is not None and task not in tasks:

@@ -44,7 +44,7 @@ WEIGHTS = 2_000_000
 
 
 PIXELS = 6_000_000
-"""Bytes of samples' images and sounds that the page holds."""
+"""Bytes of samples' images and audio that the page holds."""
 
 
 @dataclass(frozen=True)

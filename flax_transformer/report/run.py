@@ -98,7 +98,7 @@ def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _pictured(root: Path, samples: list[dict[str, Any]], notes: list[str]) -> list[dict[str, Any]]:
-    """Replace the names of files by the images and sounds in them; count those that are not there."""
+    """Replace the names of files by the images and audio in them; count those that are not there."""
     files = "picture", "whole", "audio"
     found = [{**s, **{name: read_media(root, s[name]) for name in files if name in s}} for s in samples]
     there = [sample for sample in found if sample.get("picture", "") is not None]

@@ -170,9 +170,9 @@ class AudioExamples:
         if found.kind != kind:
             raise ValueError(f"the recordings must have {kind}, they have {found.kind}")
         for split, audio in found.splits.items() if kind == "classes" else ():
-            check_classes(audio["label"], found.classes, f"{split} sounds")
+            check_classes(audio["label"], found.classes, f"{split} recordings")
         counts = ", ".join(f"{len(audio):,} {split}" for split, audio in found.splits.items())
-        print(f"sounds: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
+        print(f"recordings: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
         rate = self.rate or found.splits["train"].rate
         return prepared(found, rate, self.seconds, self.memory << 20, cut=cut), rate
 

@@ -74,9 +74,9 @@ class LabelledVideos(Sized):
         """
         found = data.open()
         for split, videos in found.splits.items():
-            check_classes(videos["label"], found.classes, f"{split} clips")
+            check_classes(videos["label"], found.classes, f"{split} videos")
         counts = ", ".join(f"{len(videos):,} {split}" for split, videos in found.splits.items())
-        print(f"clips: {counts}; {len(found.classes):,} classes", flush=True)
+        print(f"videos: {counts}; {len(found.classes):,} classes", flush=True)
         return self._settled(context, found.channels)._open(found, context)
 
     def _open(self, found: DataSet, context: Context) -> Opened:

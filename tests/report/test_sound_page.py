@@ -1,4 +1,4 @@
-"""Images of sounds, and sounds on a page."""
+"""Images of recordings, and recordings on a page."""
 
 import base64
 import io

@@ -59,7 +59,7 @@ class MovingShapes:
             count = self.train if split == "train" else self.held_out
             labels = rng.integers(len(ACTIONS), size=count).astype(np.int32)
             pixels = np.stack([self.draw(ACTIONS[label], rng) for label in labels])
-            splits[split] = labelled_videos(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
+            splits[split] = labelled_videos(InMemoryVideos(pixels, f"drawn {split} videos"), labels)
         return DataSet(splits, ACTIONS)
 
     def draw(self, action: str, rng: np.random.Generator) -> UInt8[np.ndarray, "I H W C"]:

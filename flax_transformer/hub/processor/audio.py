@@ -139,9 +139,9 @@ class AudioProcessor:
         return_attention_mask: bool | None = None,
         return_tensors: str | None = None,
     ) -> dict[str, np.ndarray]:
-        """Make a model's inputs of sounds.
+        """Make a model's inputs of recordings.
 
-        Of several channels the mean is taken, and sounds at another rate are resampled (`data.audio.resample`). An
+        Of several channels the mean is taken, and recordings at another rate are resampled (`data.audio.resample`). An
         array is one sound, of samples or of samples and channels, several are a list: `transformers` takes an array of
         two axes for several.
 
@@ -149,7 +149,7 @@ class AudioProcessor:
           audio: one or a list: files, bytes of files, `Waveform`s, or arrays of samples between -1 and 1; whole
             numbers stand for these by their type.
           sampling_rate: of arrays, in samples a second; the model's own by default.
-          padding: to the model's window, or the longest of the sounds; the window by default, where there is one.
+          padding: to the model's window, or the longest of the recordings; the window by default, where there is one.
           truncation: whether what is beyond the window is left out.
           return_attention_mask: also say where there is sound; by default as the checkpoint says.
           return_tensors: "np", or "jax" for JAX's arrays.
