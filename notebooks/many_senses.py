@@ -196,7 +196,7 @@ image_attention_figure(attention, layer=-1, query=1)
 # %% [markdown]
 # ## Videos
 #
-# What moves how cannot be told from one frame: of these videos every frame by itself is alike, whatever is done. A video
+# What moves how cannot be told from one frame: of these videos every frame by itself is alike, whatever is done. One
 # of I frames of P patches has I · P places. If all see each other, as in ViViT, that is (I · P)² pairs. TimeSformer's
 # blocks attend twice, a place to itself in all frames and then a frame's places to each other: I · P · (I + P).
 # `experiments/classify_video.py` trains both, and the same model of one frame beside them.

@@ -19,7 +19,6 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.data import DataSet, Table, each_once, shuffled
-from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.nn import ConvConfig, TrunkConfig, transformer_block
@@ -49,7 +48,7 @@ class Waves:
 
     def open(self) -> DataSet:
         """Make all recordings."""
-        counts = zip(SPLITS, (self.train, self.held_out, self.held_out), strict=True)
+        counts = zip(("train", "validation", "test"), (self.train, self.held_out, self.held_out), strict=True)
         return DataSet({split: self._split(i, count) for i, (split, count) in enumerate(counts)}, tuple(WAVES))
 
     def _split(self, seed: int, count: int) -> Table:

@@ -6,8 +6,6 @@
 Yu et al. 2022 (https://arxiv.org/abs/2111.11418): a Transformer in four stages, the mean of the neighbours in place
 of attention. The first half is the model, in the package a file of `models/vision`; the second is how it stands in a
 checkpoint, there a file of `hub/family`.
-
-Axes: B batch, H W height and width in pixels, C channels, I J those of a feature map, T its positions, D width.
 """
 
 from dataclasses import replace
@@ -22,10 +20,9 @@ from flax_transformer import hub
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable
-from flax_transformer.hub.feature_map import channels_first
-from flax_transformer.hub.inputs import IMAGES
+from flax_transformer.hub.feature_map import channels_first, of_maps
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Table, TensorRow, conv, linear, norm
+from flax_transformer.hub.table import TensorRow, conv, linear, norm
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
@@ -42,14 +39,13 @@ from flax_transformer.nn import (
     make_norm,
 )
 from flax_transformer.nn.check import check_images
-from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.module import Module
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
-MAPS = "feature_maps"
-"""Mark of what each stage makes."""
+MAPS = "feature_maps"  # the mark of what each stage makes
 
 
 @frozen
@@ -123,13 +119,10 @@ class PoolFormerConfig:
     end_norm: bool = False
     """Whether a norm of the last feature map follows, as in front of a head."""
     init_std: float = 0.02
-    """Standard deviation kernels start with."""
     precision: Precision = Precision()
-    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "channels")
         if len({len(each) for each in (self.widths, self.depths, self.patches, self.strides, self.padding)}) != 1:
             raise ValueError(
                 "every stage needs a width, a depth, patches, a stride and padding, got "
@@ -246,7 +239,7 @@ CONFIG = ConfigTable(  # our config of a config.json that says nothing, and wher
 )
 
 
-def stage_rows(number: int) -> Table:
+def stage_rows(number: int) -> tuple[TensorRow, ...]:
     """Return the rows of one stage: our path, their name; `{}` is the block."""
     ours, theirs = f"stage{number + 1}.blocks", f"encoder.block.{number}.{{}}"
     return (
@@ -275,16 +268,23 @@ def maps_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tupl
     return {"hidden_states": tuple(map(channels_first, seen[MAPS]))}
 
 
+def staged(architecture: Architecture) -> Architecture:
+    """Return an architecture that takes images, and whose layers are the stages."""
+    return replace(of_maps(architecture), marks=(MAPS,), layers=maps_of)
+
+
 HEAD = *norm("backbone.norm", "norm"), *linear("head.output", "classifier")
-STAGES = {"inputs": IMAGES, "marks": (MAPS,), "layers": maps_of}
 ARCHITECTURES = {
-    "PoolFormerModel": Architecture(
-        CONFIG.read, whole_map, base=True, ignored=(r"^norm\.", r"^classifier\."), uses=("feature-extraction",),
-        **STAGES,
+    "PoolFormerModel": staged(
+        Architecture(
+            CONFIG.read, whole_map, base=True, ignored=(r"^norm\.", r"^classifier\."), uses=("feature-extraction",)
+        )
     ),
-    "PoolFormerForImageClassification": Architecture(
-        lambda fields: with_head(replace(CONFIG.read(fields), end_norm=True), outputs=fields.labels, pool="mean"),
-        classified, HEAD, at="backbone.", uses=("classification",), **STAGES,
+    "PoolFormerForImageClassification": staged(
+        Architecture(
+            lambda fields: with_head(replace(CONFIG.read(fields), end_norm=True), outputs=fields.labels, pool="mean"),
+            classified, HEAD, at="backbone.", uses=("classification",),
+        )
     ),
 }  # fmt: skip
 FAMILIES = {

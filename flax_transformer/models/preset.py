@@ -45,17 +45,18 @@ def find_preset(name: str) -> Callable[[], Any]:
 
 
 def module_of(config: Any) -> type[nnx.Module]:
-    """Return the class of the module that a config's `build` makes, by its annotation.
+    """Return the class of the module that a config's `build` makes: by its annotation, or of what it returns.
 
     Raises:
-      ValueError: a config without `build(rngs)`, or whose `build` does not say what it returns.
+      ValueError: a config without `build(rngs)`, or one that returns no module.
     """
-    made = get_type_hints(config.build).get("return") if hasattr(config, "build") else None
-    if not (inspect.isclass(made) and issubclass(made, nnx.Module)):
-        raise ValueError(
-            "a model's config must have `def build(self, rngs: nnx.Rngs) -> MyModule`, which makes the model, "
-            f"{type(config).__name__} has {'one that returns ' + repr(made) if hasattr(config, 'build') else 'none'}"
-        )
+    rule = "a model's config must have `build(self, rngs: nnx.Rngs)`, which returns the model"
+    if not hasattr(config, "build"):
+        raise ValueError(f"{rule}, {type(config).__name__} has none")
+    made = get_type_hints(config.build).get("return")
+    made = made if inspect.isclass(made) else type(nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
+    if not issubclass(made, nnx.Module):
+        raise ValueError(f"{rule}, that of {type(config).__name__} returns {made.__name__}")
     return made
 
 

@@ -69,8 +69,10 @@ class Resize:
         if not isinstance(self.size, int):
             return self.size
         longest = {} if self.longest is None else {"longest_edge": self.longest}
-        high, wide = new_size({"shortest_edge": self.size, **longest}, height, width)
-        return max(1, high), max(1, wide)
+        sides = new_size({"shortest_edge": self.size, **longest}, height, width)
+        # Theirs leaves an image whose shorter side stays as it is, though its longer one is a pixel too long.
+        high, wide = (max(1, side if self.longest is None else min(side, self.longest)) for side in sides)
+        return high, wide
 
 
 @frozen
