@@ -91,7 +91,7 @@ def large(folder: Path, rounds: int) -> dict[str, dict]:
         path.parent.mkdir(exist_ok=True)
         PIL.Image.fromarray(np.clip(128 + 30 * image, 0, 255).astype(np.uint8)).save(path, quality=85)
     train = open_images(folder).splits["train"]
-    names = [train.images.name(number) for number in range(32)]
+    names = [train["name"][number] for number in range(32)]
     decoded = [train[number] for number in range(32)]
     changes = {"resize": Resize(size=224), "random_resized_crop": RandomResizedCrop(size=224),
                "rand_augment": RandAugment(deviation=0.5, share=0.5)}  # fmt: skip
