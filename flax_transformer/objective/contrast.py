@@ -29,7 +29,7 @@ class ContrastiveLoss(Objective):
     what is evaluated and exported is what was trained."""
 
     separable: ClassVar[bool] = False
-    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
+    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "first_accuracy": "higher", "second_accuracy": "higher"}
     unit: ClassVar[str] = "pairs"
 
     def __post_init__(self):
@@ -46,7 +46,7 @@ class ContrastiveLoss(Objective):
         return jax.tree_util.tree_map_with_path(cut, model)
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
-        """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right.
+        """Sum the loss over the pairs of a batch; `first_accuracy`, `second_accuracy` count halves that find theirs.
 
         A guess is right if a half that belongs, its own or that of a pair with the same text, scores above all others.
         """
@@ -72,7 +72,7 @@ class SigmoidLoss(Objective):
     """
 
     separable: ClassVar[bool] = False
-    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
+    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "first_accuracy": "higher", "second_accuracy": "higher"}
     unit: ClassVar[str] = "pairs"
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
@@ -109,5 +109,6 @@ def _right(
     def best(which, axis):
         return jnp.where(both & which, scores, -jnp.inf).max(axis)
 
-    found = {name: best(same, axis) > best(~same, axis) for name, axis in (("forth", 1), ("back", 0))}
+    sides = {"first_accuracy": 1, "second_accuracy": 0}
+    found = {name: best(same, axis) > best(~same, axis) for name, axis in sides.items()}
     return {name: jnp.sum(present & each, dtype=jnp.float32) for name, each in {"count": present, **found}.items()}

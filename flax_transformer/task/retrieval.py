@@ -169,8 +169,8 @@ GAP, FRAME = 4, 3
 class RetrievalEvaluator(Evaluator):
     """Rank all test halves, which are `HeldMatches`, by each of the other side; count how often a right one is first.
 
-    `forth_r1`, `forth_r5` and `forth_r10` are shares of the first side (texts) whose own second half (image) is among
-    so many; `back_r…` the reverse.
+    `texts_r1`, `texts_r5` and `texts_r10` are the recalls of a first side called `texts`: the fraction whose own second
+    half (image) is among so many. Those of the second side have its name. `recall` is the mean of both at 1.
     """
 
     metric: ClassVar[str] = "recall"
@@ -185,20 +185,17 @@ class RetrievalEvaluator(Evaluator):
         held, model = finished.opened.held, finished.model
         first, second = embedded(model, held.first(), 0), embedded(model, held.second(), 1)
         metrics, table = tested(finished.objective, model, finished.opened.test()), []
-        for name, scores, right in (
-            ("forth", first @ second.T, held.belong),
-            ("back", second @ first.T, held.belong.T),
-        ):
+        ways = (first @ second.T, held.belong), (second @ first.T, held.belong.T)
+        for (one, other), (scores, right) in zip((held.sides, held.sides[::-1]), ways, strict=True):
             asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
             ranks = best_ranks(scores[asked], right[asked])
             recalls = {k: float((ranks < k).mean()) for k in TOP}
-            metrics |= {f"{name}_r{k}": share for k, share in recalls.items()}
-            one, other = held.sides if name == "forth" else held.sides[::-1]
+            metrics |= {f"{one}_r{k}": share for k, share in recalls.items()}
             cells = [f"{100 * share:.2f} %" for share in recalls.values()]
             table.append(
                 (f"{one} → {other}", f"{asked.sum():,} of {right.shape[1]:,}", *cells, f"{np.median(ranks) + 1:g}")
             )
-        metrics["recall"] = (metrics["forth_r1"] + metrics["back_r1"]) / 2
+        metrics["recall"] = sum(metrics[f"{side}_r1"] for side in held.sides) / 2
         head = ("test", "asked of", *(f"in {k}" for k in TOP), "median rank")
         samples = self._samples(finished, first @ second.T)
         return Shown(metrics=metrics, samples=samples, lines=("", align([head, *table], "lrrrrr")))

@@ -21,7 +21,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-FRACTION = re.compile(r"(^|_)(accuracy|recall|forth|back|ap\d*|[a-z]+_r\d+)(_|$)")
+FRACTION = re.compile(r"(^|_)(accuracy|recall|ap\d*|[a-z]+_r\d+)(_|$)")
 PERCENT = re.compile(r"(^|_)(exact_match|wer|cer|mean_error|error_\d+)(_|$)")
 
 

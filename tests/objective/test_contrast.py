@@ -46,8 +46,8 @@ def test_the_contrastive_loss_is_the_mean_of_both_ways():
     ways = [np.log(np.exp(each).sum(1)) - np.diag(each) for each in (scores, scores.T)]
     np.testing.assert_allclose(total, np.mean(ways, axis=0).sum(), rtol=1e-5)
     assert metrics["count"] == 5
-    assert metrics["forth"] == (scores.argmax(1) == np.arange(5)).sum()
-    assert metrics["back"] == (scores.argmax(0) == np.arange(5)).sum()
+    assert metrics["first_accuracy"] == (scores.argmax(1) == np.arange(5)).sum()
+    assert metrics["second_accuracy"] == (scores.argmax(0) == np.arange(5)).sum()
 
 
 def test_the_sigmoid_loss_is_of_every_half_with_every_other():
@@ -99,7 +99,7 @@ def test_a_tie_with_another_half_is_not_found(objective):
     for value in (1.0, np.nan):
         inputs = {name: np.full((5, 4), value, np.float32) for name in ("first", "second")}
         _, metrics = objective(Given(7.0, -2.0), {"inputs": inputs})
-        assert metrics["forth"] == metrics["back"] == 0
+        assert metrics["first_accuracy"] == metrics["second_accuracy"] == 0
 
 
 @pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
@@ -111,10 +111,10 @@ def test_the_half_of_a_pair_with_the_same_text_is_right_too(objective):
     second = np.eye(4, dtype=np.float32)[[0, 0, 1, 2]] + np.array([[0.0], [0.2], [0.0], [0.0]], np.float32)
     batch = {"inputs": {"tokens": np.array([[0], [0], [1], [2]]), "second": second}}
     metrics = objective(Read(7.0, -2.0), batch)[1]
-    assert metrics["forth"] == metrics["back"] == 4
+    assert metrics["first_accuracy"] == metrics["second_accuracy"] == 4
     other = {"inputs": {**batch["inputs"], "second": second[[2, 1, 0, 3]]}}
     metrics = objective(Read(7.0, -2.0), other)[1]
-    assert (metrics["forth"], metrics["back"]) == (1, 2)
+    assert (metrics["first_accuracy"], metrics["second_accuracy"]) == (1, 2)
 
 
 class Scaled(Given):

@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_each_pair_by_itself(model, key, absent):
     np.testing.assert_allclose(metrics["match_loss"].value(), match, rtol=1e-4)
     np.testing.assert_allclose(metrics["match_accuracy"].value(), right, rtol=1e-5)
     np.testing.assert_allclose(total, contrast + 0.5 * len(present) * match, rtol=1e-4)
-    for name in ("forth", "back"):
+    for name in ("first_accuracy", "second_accuracy"):
         assert metrics[name] == plain[name]
 
 
