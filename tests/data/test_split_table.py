@@ -55,7 +55,7 @@ def test_fingerprints_name_the_values_and_their_order(name):
 def test_every_value_is_in_the_fingerprint(name):
     table, found = TABLES[name](), set()
     for column in table.columns:
-        if not isinstance(table[column], Names | Numbers) and column != "size":
+        if not isinstance(table[column], Names | Numbers) and column != "size":  # all are of one size
             order = np.roll(np.arange(len(table)), 1)
             changed = table[column]
             changed = (

@@ -155,31 +155,9 @@ def image_scenes(images: Images, objects: Sequence[Objects], ids: Int[np.ndarray
     Its columns are `image`, `objects` and of these `boxes` in pixels and `classes`, the image's own `size` (H, W), its
     `number` in the table, `id`, what it is called in its data set, and `name`.
     """
+    sizes = [images.size(index)[::-1] for index in range(len(objects))]
     return Table({
         "image": images, "objects": list(objects), "boxes": [each.boxes for each in objects],
-        "classes": [each.classes for each in objects], "size": Sizes(images), "number": Numbers(len(objects)),
-        "id": ids, "name": Names(images),
+        "classes": [each.classes for each in objects], "size": np.array(sizes, np.int32).reshape(-1, 2),
+        "number": Numbers(len(objects)), "id": ids, "name": Names(images),
     })  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Sizes(Sequence[Any]):
-    """A column of the heights and widths of images, read from their headers."""
-
-    images: Images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> Int[np.ndarray, "2"]:
-        width, height = self.images.size(index)
-        return np.array([height, width], np.int32)
-
-    @property
-    def fingerprint(self) -> str:
-        """Add nothing to that of the images."""
-        return ""
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "Sizes":
-        """Pick some."""
-        return Sizes(self.images.take(indices))
