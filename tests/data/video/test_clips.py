@@ -76,18 +76,18 @@ def empty(root):
 
 
 def sizes(root):
-    PIL.Image.new("RGB", (8, 9)).save(root / "run" / "video 0" / "12.png")
-    return r"must have one size: .*video 0.1.png has 7 × 9, .*video 0.12.png 8 × 9"
+    PIL.Image.new("RGB", (8, 9)).save(root / "run" / "clip 0" / "12.png")
+    return r"must have one size: .*clip 0.1.png has 7 × 9, .*clip 0.12.png 8 × 9"
 
 
 def damaged(root):
-    (root / "run" / "video 0" / "12.png").write_bytes(b"\x89PNG\r\n\x1a\nnot")
+    (root / "run" / "clip 0" / "12.png").write_bytes(b"\x89PNG\r\n\x1a\nnot")
     return r"12.png must be an image .*, it is none or damaged"
 
 
 def no_av(root):
     (root / "run" / "clip.mp4").write_bytes(b"no video")
-    return r"video.mp4 (takes PyAV: pip install|is a damaged video, or none)"
+    return r"clip.mp4 (takes PyAV: pip install|is a damaged video, or none)"
 
 
 @pytest.mark.parametrize("spoil", [empty, sizes, damaged, no_av])
