@@ -220,8 +220,8 @@ def test_video_files_are_decoded(tmp_path):
     assert video_size(path) == (9, 16, 32)
     frames = [float(np.asarray(frame).mean()) for frame in decode_frames(path, [0, 3, 3, 8])]
     np.testing.assert_allclose(frames, [0, 75, 75, 200], atol=8)
-    with pytest.raises(ValueError, match=r"video.mp4 must have a frame 9, it ends before"):
+    with pytest.raises(ValueError, match=r"clip.mp4 must have a frame 9, it ends before"):
         decode_frames(path, [9])
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"video.mp4 is a damaged video, or none"):
+    with pytest.raises(ValueError, match=r"clip.mp4 is a damaged video, or none"):
         video_size(path)
