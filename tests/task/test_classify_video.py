@@ -104,7 +104,7 @@ def test_the_export_tells_of_files_what_the_run_told(finished, tmp_path, run):
 
 def test_a_report_has_films_and_what_heads_look_at(finished, tmp_path):
     page = (finished / "report.html").read_text()
-    assert "clips" in (finished / "samples.jsonl").read_text()
+    assert "videos" in (finished / "samples.jsonl").read_text()
     assert "times" in page
     folders = clips_of(finished, tmp_path)
     attention, notes = draw_file(finished, folders[0])
