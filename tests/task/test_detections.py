@@ -108,7 +108,7 @@ def in_pixels(found, scenes):
 def test_more_objects_than_queries_are_refused_by_the_picture_before_training(tmp_path):
     most = max(len(each) for split in RECIPE.data.open().splits.values() for each in split["objects"])
     few = replace(RECIPE, model=replace(RECIPE.model, queries=most - 1))
-    says = rf"than the model has queries \(--model.queries\), got {most} in scene \d+ \(\w+\), {most - 1} queries"
+    says = rf"than the model has queries \(--model.queries\), got {most} in drawn image \d+ \(\w+\), {most - 1} queries"
     with pytest.raises(ValueError, match=says):
         train(few, tmp_path)
     assert not (tmp_path / "checkpoints").is_dir() or not list((tmp_path / "checkpoints").iterdir())
