@@ -36,6 +36,8 @@ from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_to_text import compared
 from flax_transformer.task.translator import Search, beginning, decode_batch, ready, room_of
 
+CTC = "automatic-speech-recognition"  # by letters at every position; an encoder-decoder responds to audio
+
 
 @dataclass(frozen=True, eq=False)
 class Spelled:
@@ -47,7 +49,7 @@ class Spelled:
     @cached_property
     def fingerprint(self) -> str:
         """Name the tokenizer."""
-        files = HubTokenizer.of(self.tokenizer).files if not hasattr(self.tokenizer, "files") else self.tokenizer.files
+        files = self.tokenizer.files if hasattr(self.tokenizer, "files") else HubTokenizer.of(self.tokenizer).files
         return digest(repr(sorted(files.items())), repr(self.end))
 
     def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
@@ -92,12 +94,7 @@ class SpokenLetters(AudioExamples):
         roles = ("pad", "bos", "eos") if new and known is not None else ()
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(
-                uses=("automatic-speech-recognition",),
-                sizes={"outputs": size},
-                letters=size if new else None,
-                audio=True,
-            ),
+            spec=Spec(uses=(CTC,), sizes={"outputs": size}, letters=size if new else None, audio=True),
             objective={"blank": tokenizer.pad or 0},
             fields={f"{role}_token_id": getattr(tokenizer, role) for role in roles},
             **self._laid_out(found, context, collate, sampled(rate) if known is None else known, Spelled(tokenizer)),
@@ -146,15 +143,13 @@ class SpokenTexts(AudioExamples):
         tokenizer = self.vocabulary.open(context.folder, found.splits["train"].texts)
         length = room(found, tokenizer)
         collate = SpeechSeq2SeqRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
-        sizes = frame_sizes(self.seconds, self.bins)
+        sizes, processor = frame_sizes(self.seconds, self.bins), spectra(rate, self.seconds, self.bins)
         said = {"decoder_start_token_id": tokenizer.bos, "max_length": length}
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, length=length, sizes=sizes),
             fields={**said, "suppress_tokens": None, "begin_suppress_tokens": None},
-            **self._laid_out(
-                found, context, collate, spectra(rate, self.seconds, self.bins), Spelled(tokenizer, tokenizer.eos)
-            ),
+            **self._laid_out(found, context, collate, processor, Spelled(tokenizer, tokenizer.eos)),
         )
 
 
@@ -265,8 +260,7 @@ class Transcripts(Evaluator):
     def _chosen(self, same: Sequence[bool]) -> list[int]:
         """Choose recordings to keep: wrong ones, at most half, and others."""
         wrong = [index for index, right in enumerate(same) if not right][: self.images_kept // 2]
-        others = [index for index, right in enumerate(same) if right][: self.images_kept - len(wrong)]
-        return [*wrong, *others]
+        return wrong + [index for index, right in enumerate(same) if right][: self.images_kept - len(wrong)]
 
     def _drawn(self, finished: Finished, index: int) -> dict[str, Any]:
         """Draw what the model hears of a recording over time; give what a sample has of it."""
@@ -369,8 +363,8 @@ def transcribe(
       ValueError: a checkpoint of another kind, without a feature extractor or tokenizer; no recording; a language
         or a task that the checkpoint does not know.
     """
-    scores = "automatic-speech-recognition" in pretrained.architecture.uses
-    require_use(pretrained, "automatic-speech-recognition" if scores else "text2text-generation", "audio")
+    scores = CTC in pretrained.architecture.uses
+    require_use(pretrained, CTC if scores else "text2text-generation", "audio")
     processor, tokenizer = audio_processor_of(pretrained), pretrained.tokenizer
     if tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")

@@ -93,11 +93,8 @@ def _preservation(keep: int | None) -> Any:
     policies = ocp.training.preservation_policies
     if keep is None:
         return policies.PreserveAll()
-
-    def worth(metrics):
-        return -metrics["score"]
-
-    best = policies.BestN(get_metric_fn=worth, n=1, keep_checkpoints_without_metrics=False)
+    options = {"n": 1, "keep_checkpoints_without_metrics": False}
+    best = policies.BestN(get_metric_fn=lambda metrics: -metrics["score"], **options)
     return policies.AnyPreservationPolicy([policies.LatestN(keep), best])
 
 
