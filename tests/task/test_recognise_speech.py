@@ -142,7 +142,7 @@ def test_beams_find_what_the_export_finds_with_as_many(finished):
     opened = short("seq2seq", 4).examples.open(STRINGS, Context(folder=RunFolder(folder)))
     found = SimpleNamespace(opened=opened, model=trained)
     texts = list(Transcripts(search=Search(beams=3)).hypotheses_of(found))
-    sounds = [opened.held.items[number]["audio"] for number in range(5)]
+    sounds = [opened.held.table[number]["audio"] for number in range(5)]
     assert texts == [each.text for each in transcribe(hub.load(folder / "export"), sounds, num_beams=3)]
 
 
