@@ -22,9 +22,9 @@ from flax_transformer.data.image import (
     decode_image,
 )
 from flax_transformer.data.image.geometry import Resample, pair
-from flax_transformer.data.image.image_set import Images
+from flax_transformer.data.image.image_set import images_of
 from flax_transformer.data.label import check_boxes, check_classes
-from flax_transformer.data.table import DataSet, Gathered, Table
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor import image_step
@@ -165,11 +165,6 @@ def opened(data: Any, kind: str) -> DataSet:
     counts = ", ".join(f"{len(images_of(each)):,} {split}" for split, each in found.splits.items())
     print(f"images: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found
-
-
-def images_of(table: Table) -> Images:
-    """Return the images of a table, each once."""
-    return table["image"].source if isinstance(table["image"], Gathered) else table["image"]
 
 
 def shape_of(found: DataSet, size: int | None) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from flax_transformer.data.image import (
     load_images,
 )
 from flax_transformer.data.image.batch import Draw, image_batch
-from flax_transformer.data.image.image_set import InMemoryImages
+from flax_transformer.data.image.image_set import InMemoryImages, images_of
 from flax_transformer.data.image.stream import epoch_indices
 from flax_transformer.data.image.text import most_frequent
 from flax_transformer.data.table import DataSet, Gathered, Table
@@ -35,7 +35,6 @@ from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import (
     image_stream,
-    images_of,
     named_classes,
     normalised,
     opened,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, UInt8
 from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.table import Names, Numbers, Table
+from flax_transformer.data.table import Gathered, Names, Numbers, Table
 
 
 @runtime_checkable
@@ -100,6 +100,12 @@ class InMemoryImages:
     def take(self, indices: Int[np.ndarray, "_"]) -> "InMemoryImages":
         """Pick some."""
         return InMemoryImages(self.pixels[indices], self.origin)
+
+
+def images_of(table: Table) -> Images:
+    """Return the images of a table, each once."""
+    image = table["image"]
+    return image.source if isinstance(image, Gathered) else image
 
 
 def labelled_images(images: Images, labels: Int[np.ndarray, " B"]) -> Table:

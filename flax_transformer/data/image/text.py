@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.data.image.image_set import Files, Images
+from flax_transformer.data.image.image_set import Files, Images, images_of
 from flax_transformer.data.json_line import (
     JsonLineSchema,
     check_disjoint,
@@ -90,16 +90,11 @@ def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, 
 
 
 def _names(table: Table) -> list[str]:
-    return [normal(name) for name in _files(table).names]
+    return [normal(name) for name in images_of(table).names]
 
 
 def _one_class(table: Table) -> Int[np.ndarray, " B"]:
-    return np.zeros(len(_files(table)), np.int32)
-
-
-def _files(table: Table) -> Files:
-    image = table["image"]
-    return image.source if isinstance(image, Gathered) else image
+    return np.zeros(len(images_of(table)), np.int32)
 
 
 def _take(table: Table, indices: Int[np.ndarray, "_"]) -> Table:
@@ -177,7 +172,7 @@ class QuestionData:
         root = Path(self.root).expanduser()
         files = json_line_files(root, QUESTION_LINES)
         splits = {split: _read(root, path, single=self.single) for split, path in files.items()}
-        check_disjoint(files, {split: _files(each).names for split, each in splits.items()}, QUESTION_LINES)
+        check_disjoint(files, {split: images_of(each).names for split, each in splits.items()}, QUESTION_LINES)
         return DataSet(held_out(splits, self.holdout, self.split_seed), kind="questions")
 
 

@@ -5,6 +5,7 @@ Axes: B batch, T query positions, S key positions, N query heads, K key/value he
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ class Call:
         """The factor on the scores."""
         return 1 / math.sqrt(self.q.shape[-1]) if self.scale is None else self.scale
 
-    @property
+    @cached_property
     def features(self) -> frozenset[str]:
         """Which of `FEATURES` the call needs."""
         T, S = self.lengths
