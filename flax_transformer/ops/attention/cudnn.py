@@ -21,11 +21,9 @@ class CudnnAttention(AttentionFunction):
     name = "cudnn"
     supports = frozenset({"bias", "scale", "cross", "causal", "window", "lengths", "offset"})
 
-    def refuses(self, call: Call) -> str | None:
-        """Return why cuDNN cannot serve a call, None where it can."""
-        if platform() != "gpu":
-            return f"it needs an NVIDIA GPU, the platform is {platform()!r}"
-        return super().refuses(call)
+    def unavailable(self) -> str | None:
+        """Return why cuDNN is not there, if it is not."""
+        return None if platform() == "gpu" else f"it needs an NVIDIA GPU, the platform is {platform()!r}"
 
     def limit(self, call: Call) -> str | None:
         """Return what of shapes, types, the mask or the mesh keeps cuDNN from serving a call, if anything does."""

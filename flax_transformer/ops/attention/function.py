@@ -26,6 +26,10 @@ class AttentionFunction:
     supports: ClassVar[frozenset[str]] = frozenset()
     """Of `call.FEATURES`."""
 
+    def unavailable(self) -> str | None:
+        """Return why no call can be served on this platform, if that is so."""
+        return None
+
     def limit(self, call: Call) -> str | None:
         """Return what else keeps it from serving a call, if anything does."""
         return None
@@ -36,6 +40,8 @@ class AttentionFunction:
 
     def refuses(self, call: Call) -> str | None:
         """Return why a call cannot be served, None where it can. Shapes alone will do."""
+        if reason := self.unavailable():
+            return reason
         missing = call.features - self.supports
         lacks = next((words for name, words in FEATURES.items() if name in missing), None)
         return f"it takes no {lacks}" if lacks else self.limit(call)

@@ -41,11 +41,9 @@ class SplashAttention(AttentionFunction):
     name = "splash"
     supports = frozenset({"scale", "cross", "causal", "window", "lengths", "segments", "offset"})
 
-    def refuses(self, call: Call) -> str | None:
-        """Return why splash attention cannot serve a call, None where it can."""
-        if platform() != "tpu" and not self.interpret:
-            return f"it needs a TPU, the platform is {platform()!r}"
-        return super().refuses(call)
+    def unavailable(self) -> str | None:
+        """Return why no TPU can be used, if none can and none is needed."""
+        return None if platform() == "tpu" or self.interpret else f"it needs a TPU, the platform is {platform()!r}"
 
     def limit(self, call: Call) -> str | None:
         """Return what of types, the mask or the mesh keeps it from serving a call, if anything does."""
