@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -225,9 +226,7 @@ def bench_variants(
             trained = trained_heads(run, "\n".join(read_lines(text)))
         names = variants or (*measure.EXACT, *measure.VARIANTS)
 
-        def say(what):
-            return print(what, file=sys.stderr, flush=True)
-
+        say = partial(print, file=sys.stderr, flush=True)
         limits = measure.Limits(room * 1e9, patience)
         sizes = measure.HeadCounts(**asdict(size))
         record = measure.bench_variants(lengths, names=names, size=sizes, limits=limits, trained=trained, say=say)

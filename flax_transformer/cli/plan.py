@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,9 +60,7 @@ def plan(
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
 
-    def say(text):
-        return print(text, file=sys.stderr, flush=True)
-
+    say = partial(print, file=sys.stderr, flush=True)
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with exit_on_error():
         check_file(json)

@@ -111,10 +111,6 @@ def load(
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     config = with_fields(config, **lenient.model) if lenient.model else config
-
-    def fresh():
-        return config.build(nnx.Rngs(lenient.seed))
-
     with _named(folder / CONFIG):
         model = abstract(config)
     entries = resolve(family.rows(architecture), model)
@@ -124,7 +120,7 @@ def load(
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
-    model = load_model(model, entries, tensors, mesh, fresh)
+    model = load_model(model, entries, tensors, mesh, lambda: config.build(nnx.Rngs(lenient.seed)))
     generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
     return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
 
