@@ -16,7 +16,7 @@ from experiments.translate_numbers import EXPERIMENT
 from flax_transformer import hub
 from flax_transformer.data.synthetic import numbers
 from flax_transformer.data.text.parallel import TextCorpus
-from flax_transformer.models.preset import find_preset
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.nn import with_fields
 from flax_transformer.task.experiment import train
 
@@ -98,6 +98,7 @@ def step(folder):
 
 
 def load(_):
+    abstract.cache_clear()  # another test of this process may have loaded the same
     hub.load(ROOT / "tests/hub/golden/gpt2")
 
 
