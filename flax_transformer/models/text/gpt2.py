@@ -48,3 +48,8 @@ def gpt2_xl(vocab: int = 50_257, *, dropout: float = 0.1, precision: Precision =
 def gpt2_tiny(vocab: int = 65, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> CausalConfig:
     """Return nanoGPT's size for a CPU: 4 layers, D=128, 4 heads, 64 positions."""
     return _gpt2(vocab, embed=128, heads=4, depth=4, length=64, dropout=dropout, precision=precision)
+
+
+def gpt2_mini(vocab: int = 65, *, dropout: float = 0.2, precision: Precision = FLOAT32) -> CausalConfig:
+    """Return nanoGPT's size for characters on a GPU: 6 layers, D=384, 6 heads, 256 positions, 10.8 M parameters."""
+    return _gpt2(vocab, embed=384, heads=6, depth=6, length=256, dropout=dropout, precision=precision)
