@@ -154,7 +154,7 @@ def main() -> None:
         results.append(result)
         told = (f"PyTorch {peer} {spell(value)}" for peer, value in result.items() if isinstance(value, dict))
         print(f"{name}: training step {', '.join(told)}", flush=True)
-    write(options.json, results, compared=("torch",))
+        write(options.json, results, compared=("torch",))
 
 
 if __name__ == "__main__":
