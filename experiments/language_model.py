@@ -8,6 +8,14 @@ Without `--data.text` the corpus is the sources of Python's own standard library
 configuration for a CPU: 4 layers, 128 wide, 64 characters of context, 12 windows a batch, 2,000 steps; nanoGPT reports
 1.88 on Shakespeare. Its learning rate of 1e-3 gave 1.900 here, 2e-3 gave 1.813, and 4e-3, the default, 1.757: on two
 CPU cores, one run each, in under two minutes (2026-11-21).
+
+    python experiments/language_model.py mini --workdir runs/shakespeare_mini --data.text SHAKESPEARE/input.txt
+    …
+    validation loss 1.4694 a token, 2.120 bits a character
+
+is nanoGPT's configuration for a GPU, in bfloat16: 6 layers, 384 wide, 256 characters of context, 64 windows a batch,
+dropout 0.2; nanoGPT reports 1.4697. Of its 5,000 steps the best by validation loss, 1,750, is kept (one NVIDIA H200,
+beside two other trainings, in 206 s; seed 0, 2026-11-26).
 """
 
 from typing import Any

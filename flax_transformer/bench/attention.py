@@ -14,6 +14,7 @@ import numpy as np
 
 from flax_transformer.bench.device import TYPES, device_peak
 from flax_transformer.bench.environment import describe, environment
+from flax_transformer.bench.memory import OutOfMemoryError, out_of_memory_explained
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import Spread, time_calls
 from flax_transformer.ops import Mask, attention, explain_attention
@@ -66,13 +67,7 @@ def bench_attention(
         for backend, verdict in verdicts.items():
             result = {"length": length, "backend": backend, "verdict": verdict}
             if not verdict.startswith("cannot"):
-                forward, both = _time(q, k, v, mask, backend, budget)
-                result |= {
-                    "forward": asdict(forward),
-                    "forward_backward": asdict(both),
-                    "forward_flops_per_second": flops / forward.median,
-                    "forward_backward_flops_per_second": flops * (1 + BACKWARD) / both.median,
-                }
+                result |= _measure(q, k, v, mask, backend, budget, flops)
             results.append(result)
     shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads or heads, "width": width}
     return {
@@ -113,6 +108,23 @@ def render_attention(record: dict[str, Any]) -> str:
         f"peak: {amount(peak, 'FLOP/s')} ({record['peak']['source']})",
     ]
     return "\n".join(lines)
+
+
+def _measure(
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None, backend: str, budget: float, flops: float
+) -> dict[str, Any]:
+    """Time a backend; where it runs out of memory, that is its verdict."""
+    try:
+        with out_of_memory_explained():
+            forward, both = _time(q, k, v, mask, backend, budget)
+    except OutOfMemoryError as error:
+        return {"verdict": f"cannot: {error}"}
+    return {
+        "forward": asdict(forward),
+        "forward_backward": asdict(both),
+        "forward_flops_per_second": flops / forward.median,
+        "forward_backward_flops_per_second": flops * (1 + BACKWARD) / both.median,
+    }
 
 
 def _time(

@@ -12,6 +12,7 @@ import pytest
 from fake_devices import FLAGS, on_eight
 from flax import nnx
 
+from flax_transformer.bench import attention as attention_bench
 from flax_transformer.bench.attention import attention_flops, bench_attention, render_attention
 from flax_transformer.bench.experiment import count_items
 from flax_transformer.bench.report import render
@@ -265,3 +266,18 @@ def test_a_machine_with_only_jax_and_flax_can_measure():
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_backend_that_runs_out_of_memory_does_not_end_the_benchmark(monkeypatch):
+    def time(q, k, v, mask, backend, budget):
+        if backend == "xla":
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 34426847232 bytes.")
+        return measured(q, k, v, mask, backend, budget)
+
+    measured = attention_bench._time
+    monkeypatch.setattr(attention_bench, "_time", time)
+    record = bench_attention((8,), heads=2, width=8, budget=0.0)
+    verdicts = {each["backend"]: each["verdict"] for each in record["results"]}
+    assert verdicts["xla"].startswith("cannot: the program needs more memory than there is: RESOURCE_EXHAUSTED")
+    assert any("forward" in each for each in record["results"])
+    assert "xla cannot: the program needs more memory" in render_attention(record)

@@ -12,7 +12,9 @@ from flax_transformer.ops.attention import Call, cudnn
 from flax_transformer.ops.attention.cudnn import CudnnAttention
 from flax_transformer.ops.platform import platform
 
-pytestmark = pytest.mark.proves("attention", "cuDNN: asked for what JAX lets it serve; not run yet for want of a GPU")
+pytestmark = pytest.mark.proves(
+    "attention", "cuDNN: asked for what JAX lets it serve; output and gradients as XLA's on an H200"
+)
 
 
 def shape(T=16, H=64, dtype=jnp.bfloat16):
