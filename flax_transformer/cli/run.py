@@ -89,8 +89,11 @@ def evaluate(
     """Measure any run or checkpoint on data of yours; prints one JSON object.
 
     Translations: --source and --reference, or DATA of two columns. Classes: DATA a file of text TAB label, or a folder
-    of class folders of images, videos or recordings. Objects: a folder with COCO's json. Captions and speech: a folder
-    with JSON lines, as {"image": …, "captions": […]} and {"audio": …, "text": …}. A model that continues texts: a file.
+    of class folders of images, videos or recordings. Objects: a folder with COCO's json. Captions, questions, speech: a
+    folder with JSON lines, as {"image": …, "captions": […]}, {"image": …, "question": …, "answers": […]} and
+    {"audio": …, "text": …}. Images matched with texts: class folders, or captions. Words: a file as CoNLL has them, a
+    word and its label a line. Answers in passages: a file as SQuAD has them. A model that continues texts, or fills in
+    masks: a file.
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id.
@@ -113,8 +116,9 @@ def evaluate(
         result = _evaluate_pairs(checkpoint, list(pairs.sources), list(pairs.targets), how)
     else:
         from flax_transformer.cli.programs import keep_programs
+        from flax_transformer.data.text.annotated import read_pairs
         from flax_transformer.task.checkpoint import open_checkpoint
-        from flax_transformer.task.measure import measure, read_pairs
+        from flax_transformer.task.measure import measure
         from flax_transformer.task.translation import translates
 
         keep_programs()

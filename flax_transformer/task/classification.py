@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
+from flax_transformer.listing import listed
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.report.audio_figure import spectrum_image
 from flax_transformer.report.sample import save_audio, save_image, write_confusion
@@ -21,6 +22,9 @@ from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 
 KEPT = 100
 """Samples that a run keeps at most."""
+
+
+Metrics = dict[str, float | int | str]
 
 
 MOST = 5
@@ -196,3 +200,50 @@ def _probabilities(kind: str | None, logits: Float[np.ndarray, "R E"]) -> Float[
         return logits
     alone = kind == "multi_label_classification" or logits.shape[-1] == 1
     return np.asarray(jax.nn.sigmoid(logits) if alone else jax.nn.softmax(logits))
+
+
+def class_numbers(pretrained: Pretrained, classes: Sequence[str], count: int) -> list[int]:
+    """Find the checkpoint's number of each class: by its name, or as a number itself.
+
+    Raises:
+      ValueError: one that it does not know.
+    """
+    names = label_names(pretrained, count)
+    known = {name.casefold(): number for number, name in enumerate(names)}
+    known |= {f"label_{number}": number for number in range(count)}
+    found = [
+        known.get(name.casefold(), int(name) if name.isdecimal() and int(name) < count else -1) for name in classes
+    ]
+    if strange := [name for name, number in zip(classes, found, strict=True) if number < 0]:
+        raise ValueError(
+            f"the data have classes that the checkpoint does not know, {listed(strange)}; it knows {listed(names)}"
+        )
+    return found
+
+
+def class_count(pretrained: Pretrained) -> int:
+    """Return how many classes a checkpoint has, of which each row is one.
+
+    Raises:
+      ValueError: one of a regression, or of classes that a row may have several of.
+    """
+    names = pretrained.config.get("id2label")
+    count = len(names) if names else pretrained.config.integer("num_labels", 2)
+    problem = pretrained.config.get("problem_type") or ("regression" if count == 1 else None)
+    if problem in ("regression", "multi_label_classification"):
+        raise ValueError(f"one class of each row is measured, the checkpoint's problem_type is {problem}")
+    return count
+
+
+def accuracy(pretrained: Pretrained, predicted: Sequence[Sequence[Label]], truth: Sequence[int]) -> Metrics:
+    """Compute the accuracy in per cent, and the mean of -log of the right class's probability."""
+    if not truth:
+        raise ValueError("there must be at least one row that can be read, got none")
+    names = label_names(pretrained, len(predicted[0]))
+    right = [labels[0].name == names[number] for labels, number in zip(predicted, truth, strict=True)]
+    probabilities = [
+        next(each.probability for each in labels if each.name == names[number])
+        for labels, number in zip(predicted, truth, strict=True)
+    ]
+    loss = float(-np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)).mean())
+    return {"accuracy": 100 * sum(right) / len(right), "loss": loss, "rows": len(right)}

@@ -63,7 +63,7 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
     )
     given = {"input_ids": inputs["input_ids"]} | ({} if padded else {"attention_mask": inputs["attention_mask"]})
     found = pretrained(**given)
-    return _unit(found.pooler_output if found.text_embeds is None else found.text_embeds)
+    return unit(found.pooler_output if found.text_embeds is None else found.text_embeds)
 
 
 def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[str]) -> list[list[Label]]:
@@ -80,7 +80,7 @@ def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[
     said = embed_texts(pretrained, texts)
     if not files:
         return []
-    images = _unit(embed_images(pretrained, files))
+    images = unit(embed_images(pretrained, files))
     scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
     logits = scale * images @ said.T
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
@@ -116,7 +116,7 @@ def search(
         raise ValueError(f"top must be at least 1, got {top}")
     root = Path(folder).expanduser()
     seen = is_image_name(query) and Path(query).is_file()
-    asked = _unit(embed_images(pretrained, [query])) if seen else embed_texts(pretrained, [query])
+    asked = unit(embed_images(pretrained, [query])) if seen else embed_texts(pretrained, [query])
     names, vectors = indexed(pretrained, root, root / INDEX if index is None else index, refuse)
     scores = vectors @ asked[0]
     best = np.argsort(-scores, kind="stable")[:top]
@@ -139,7 +139,7 @@ def indexed(
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
     fresh = [name for name in stamps if name not in kept]
     for paths, images in read_several([root / name for name in fresh], partial(read_image, pretrained), refuse):
-        found = _unit(embed_images(pretrained, images))
+        found = unit(embed_images(pretrained, images))
         kept |= {path.relative_to(root).as_posix(): row for path, row in zip(paths, found, strict=True)}
     stamps = {name: stamp for name, stamp in stamps.items() if name in kept}
     if not kept:
@@ -182,7 +182,8 @@ def _read(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | 
         raise ValueError(f"{index} must be a file of vectors that a search wrote: {error}") from error
 
 
-def _unit(x: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
+def unit(x: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
+    """Make each vector one of length 1."""
     x = np.asarray(x, np.float32)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 

@@ -4,40 +4,51 @@ Axes: B rows, T tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from flax_transformer.data.audio.open import LINES as SPEECH
 from flax_transformer.data.folder import open_folders
 from flax_transformer.data.image.coco import find_coco, open_coco
-from flax_transformer.data.image.open import IMAGE_FILES
+from flax_transformer.data.image.image_set import Files
+from flax_transformer.data.image.open import image_splits
 from flax_transformer.data.image.text import LINES as CAPTIONS
-from flax_transformer.data.json_line import open_json_lines
+from flax_transformer.data.image.text import open_questions
+from flax_transformer.data.json_line import SUFFIXES, open_json_lines
 from flax_transformer.data.synthetic import AudioData
-from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.video.folder import VIDEOS
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.registration import USES
-from flax_transformer.listing import listed
 from flax_transformer.metric.average_precision import average_precision
 from flax_transformer.metric.caption import caption_scores
 from flax_transformer.metric.edit_distance import letter_edits, word_edits
+from flax_transformer.task import measure_text
 from flax_transformer.task.audio_classification import classify_audio, read_audio
 from flax_transformer.task.captioning import caption
-from flax_transformer.task.checkpoint import Refuse, image_processor_of, positions_of, read_several, tokenizer_of
-from flax_transformer.task.classification import Label, label_names
+from flax_transformer.task.checkpoint import Refuse, image_processor_of, read_several
+from flax_transformer.task.classification import Metrics, accuracy, class_count, class_numbers
+from flax_transformer.task.embedding import choose, embed, embed_images, unit
 from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.image_input import read_image
+from flax_transformer.task.retrieval import TOP, best_ranks
 from flax_transformer.task.speech_recognition import transcribe
-from flax_transformer.task.text_classification import classify
 from flax_transformer.task.video_classification import classify_videos, read_video
+from flax_transformer.task.visual_question_answering import ask
 
-Metrics = dict[str, float | int | str]
+TABLES, SQUAD, CONLL, TEXT = ("tsv", "txt"), ("json", "json.gz"), ("conll", "txt", "tsv", "bio"), ("txt", "txt.gz")
+TEXTS: dict[str, tuple[tuple[str, ...], Callable[[Pretrained, Path], Metrics]]] = {
+    "classification": (TABLES, measure_text.classes),
+    "token-classification": (CONLL, measure_text.words),
+    "question-answering": (SQUAD, measure_text.answers),
+    "text-generation": (TEXT, measure_text.perplexity),
+    "fill-mask": (TEXT, measure_text.masked),
+}
+"""What a model of texts alone is measured by: how the file of a folder's split may end, and the measure."""
 
 
 SPLITS = "test", "validation", "train"
@@ -71,24 +82,14 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         return _speech(pretrained, _folder(data), split, refuse)
     if "images" in reads and uses & {"text-generation", "text2text-generation"}:
         return _captions(pretrained, _folder(data), split, refuse)
-    if reads == ("text",) and "classification" in uses:
-        return _texts(pretrained, _file(data, split))
-    if reads == ("text",) and "text-generation" in uses:
-        return _perplexity(pretrained, _file(data, split))
+    if "visual-question-answering" in uses:
+        return _questions(pretrained, _folder(data), split, refuse)
+    if "retrieval" in uses:
+        return _matches(pretrained, _folder(data), split, refuse)
+    if reads == ("text",) and (use := next((each for each in TEXTS if each in uses), None)):
+        suffixes, run = TEXTS[use]
+        return run(pretrained, _file(data, split, suffixes))
     raise ValueError(f"nothing is measured of a {name}, which can {', '.join(USES[each] for each in known.uses)}")
-
-
-def read_pairs(path: Path) -> tuple[list[str], list[str]]:
-    """Read a file of source TAB target.
-
-    Raises:
-      FileNotFoundError, ValueError: no such file, or a line of other than two columns; names it.
-    """
-    rows = [line.removesuffix("\r").split("\t") for line in read_text(path).removesuffix("\n").split("\n")]
-    wrong = next((number for number, row in enumerate(rows, start=1) if len(row) != 2), None)
-    if wrong is not None:
-        raise ValueError(f"{path}, line {wrong}: a line must be source TAB target, got {len(rows[wrong - 1])} columns")
-    return [row[0] for row in rows], [row[1] for row in rows]
 
 
 def _folder(data: Path) -> Path:
@@ -97,15 +98,17 @@ def _folder(data: Path) -> Path:
     return data
 
 
-def _file(data: Path, split: str | None) -> Path:
+def _file(data: Path, split: str | None, suffixes: Sequence[str]) -> Path:
     """Return a file of texts: itself, or that of a folder's split."""
     if not data.is_dir():
         return data
     names = {"test": ("test",), "validation": ("validation", "dev"), "train": ("train",)}
     wanted = [name for each in SPLITS if split in (None, each) for name in names[each]]
-    found = next((path for name in wanted for path in sorted(data.glob(f"{name}.t[sx][vt]"))), None)
+    files = [data / f"{name}.{suffix}" for name in wanted for suffix in suffixes]
+    found = next((file for file in files if file.is_file()), None)
     if found is None:
-        raise ValueError(f"{data} must have a file {' or '.join(f'{name}.tsv' for name in wanted)}, it has none")
+        names = " or ".join(f"{name}.{suffixes[0]}" for name in wanted)
+        raise ValueError(f"{data} must have a file {names}, it has none")
     return found
 
 
@@ -117,77 +120,59 @@ def _split(found: Mapping[str, Any], data: Path, split: str | None) -> tuple[str
     return "all" if split is None and len(found) == 1 else chosen, found[chosen]
 
 
-def _numbers(pretrained: Pretrained, classes: Sequence[str], count: int) -> list[int]:
-    """Find the checkpoint's number of each class: by its name, or as a number itself.
-
-    Raises:
-      ValueError: one that it does not know.
-    """
-    names = label_names(pretrained, count)
-    known = {name.casefold(): number for number, name in enumerate(names)}
-    known |= {f"label_{number}": number for number in range(count)}
-    found = [
-        known.get(name.casefold(), int(name) if name.isdecimal() and int(name) < count else -1) for name in classes
-    ]
-    if strange := [name for name, number in zip(classes, found, strict=True) if number < 0]:
-        raise ValueError(
-            f"the data have classes that the checkpoint does not know, {listed(strange)}; it knows {listed(names)}"
-        )
-    return found
-
-
-def _classes(pretrained: Pretrained) -> int:
-    names = pretrained.config.get("id2label")
-    count = len(names) if names else pretrained.config.integer("num_labels", 2)
-    problem = pretrained.config.get("problem_type") or ("regression" if count == 1 else None)
-    if problem in ("regression", "multi_label_classification"):
-        raise ValueError(f"one class of each row is measured, the checkpoint's problem_type is {problem}")
-    return count
-
-
-def _accuracy(pretrained: Pretrained, predicted: Sequence[Sequence[Label]], truth: Sequence[int]) -> Metrics:
-    """Compute the accuracy in per cent, and the mean of -log of the right class's probability."""
-    if not truth:
-        raise ValueError("there must be at least one row that can be read, got none")
-    names = label_names(pretrained, len(predicted[0]))
-    right = [labels[0].name == names[number] for labels, number in zip(predicted, truth, strict=True)]
-    probabilities = [
-        next(each.probability for each in labels if each.name == names[number])
-        for labels, number in zip(predicted, truth, strict=True)
-    ]
-    loss = float(-np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)).mean())
-    return {"accuracy": 100 * sum(right) / len(right), "loss": loss, "rows": len(right)}
-
-
-def _texts(pretrained: Pretrained, path: Path) -> Metrics:
-    rows = read_pairs(path)
-    classes = list(dict.fromkeys(rows[1]))
-    if len(classes) == len(rows[1]) > 2:
-        raise ValueError(
-            f"{path} must have text TAB label a line, but its {len(classes):,} labels all differ, as ids do"
-        )
-    number_of = dict(zip(classes, _numbers(pretrained, classes, _classes(pretrained)), strict=True))
-    return _accuracy(pretrained, classify(pretrained, rows[0]), [number_of[label] for label in rows[1]])
-
-
 def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     reads = pretrained.architecture.inputs.reads
-    if "audio" in reads:
+    if "images" in reads:
+        chosen, classes, truth_of = _labelled_images(data, split)
+        read, run = partial(_image, pretrained), classify_images
+    elif "audio" in reads:
         sets, classes = AudioData(root=str(data)).found()
-        found = {name: (each["audio"].root, each["audio"].names, each["label"]) for name, each in sets.items()}
-        read, run = read_audio, classify_audio
+        chosen, table = _split(sets, data, split)
+        files = table["audio"]
+        truth_of = _by_file(files.root, files.names, table["label"])
+        read, run = partial(read_audio, pretrained), classify_audio
     else:
-        sets, classes = open_folders(data, VIDEOS if "videos" in reads else IMAGE_FILES)
-        found = {name: tuple(each) for name, each in sets.items()}
-        read, run = (read_video, classify_videos) if "videos" in reads else (read_image, classify_images)
-    chosen, (root, names, labels) = _split(found, data, split)
-    numbers = _numbers(pretrained, classes, _classes(pretrained))
-    truth_of = {root / name: numbers[label] for name, label in zip(names, labels.tolist(), strict=True)}
+        sets, classes = open_folders(data, VIDEOS)
+        chosen, files = _split(sets, data, split)
+        truth_of = _by_file(*files)
+        read, run = partial(read_video, pretrained), classify_videos
+    numbers = class_numbers(pretrained, classes, class_count(pretrained))
     predicted, truth = [], []
-    for files, things in read_several(truth_of, partial(read, pretrained), refuse):
+    for keys, things in read_several(truth_of, read, refuse):
         predicted += run(pretrained, things)
-        truth += [truth_of[file] for file in files]
-    return {**_accuracy(pretrained, predicted, truth), "split": chosen}
+        truth += [numbers[truth_of[key]] for key in keys]
+    return {**accuracy(pretrained, predicted, truth), "split": chosen}
+
+
+def _by_file(root: Path, names: Sequence[Any], labels: Any) -> dict[Any, int]:
+    return {root / name: label for name, label in zip(names, labels.tolist(), strict=True)}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An image of a table that has no file of its own."""
+
+    table: Any
+    number: int
+
+    def __fspath__(self) -> str:
+        return self.table.name(self.number)
+
+
+def _labelled_images(data: Path, split: str | None) -> tuple[str, tuple[str, ...], dict[Any, int]]:
+    """Find the labelled images of a split in any form, its classes, and the class of each."""
+    found = image_splits(data)
+    if found.kind != "classes":
+        raise ValueError(f"{data} must have images with classes, it has images with {found.kind}")
+    chosen, table = _split(found.splits, data, split)
+    images = table["image"]
+    if isinstance(images, Files):
+        return chosen, found.classes, _by_file(images.root, images.names, table["label"])
+    return chosen, found.classes, {_Row(images, i): int(label) for i, label in enumerate(table["label"])}
+
+
+def _image(pretrained: Pretrained, file: Any) -> Any:
+    return file.table[file.number] if isinstance(file, _Row) else read_image(pretrained, file)
 
 
 def _lines(data: Path, kind: Any, split: str | None) -> tuple[str, dict[Path, tuple[str, ...]]]:
@@ -229,13 +214,61 @@ def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Ref
     return {**scores, "images": len(found), "split": chosen}
 
 
+def _questions(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
+    """Compute how many questions about images are answered rightly: by one of the answers that lines say are right."""
+    chosen, asked = _split(open_questions(data), data, split)
+    files, of = asked["image"].source, asked["image"].of
+    number_of = {files.root / name: number for number, name in enumerate(files.names)}
+    right = []
+    for (file,), (image,) in read_several(number_of, partial(read_image, pretrained), refuse, rows=1):
+        rows = np.flatnonzero(of == number_of[file]).tolist()
+        found = ask(pretrained, image, [asked["question"][row] for row in rows])
+        right += [labels[0].name in asked["answers"][row] for labels, row in zip(found, rows, strict=True)]
+    if not right:
+        raise ValueError(f"{data} must have an image that can be read, got none")
+    return {"accuracy": 100 * sum(right) / len(right), "questions": len(right), "split": chosen}
+
+
+def _matches(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
+    """Compute the recall of images by their captions and the other way; of class folders the zero-shot accuracy."""
+    if any(path.suffix in SUFFIXES for path in data.glob("*")):
+        chosen, said = _lines(data, CAPTIONS, split)
+        found = dict(_written(pretrained, said, read_image, partial(embed_images, pretrained), refuse))
+        if not found:
+            raise ValueError(f"{data} must have an image that can be read, got none")
+        texts = [text for file in found for text in said[file]]
+        belong = np.repeat(np.arange(len(found)), [len(said[file]) for file in found])
+        right = belong[:, None] == np.arange(len(found))
+        scores = embed(pretrained, texts) @ unit(np.stack([*found.values()])).T
+        ranks = {"texts": best_ranks(scores, right), "images": best_ranks(scores.T, right.T)}
+        recalls = {f"{side}_r{k}": 100 * float((of < k).mean()) for side, of in ranks.items() for k in TOP}
+        return {**recalls, "images": len(found), "texts": len(texts), "split": chosen}
+    chosen, classes, truth_of = _labelled_images(data, split)
+    prompts, right = [*map(prompt, classes)], []
+    for files, images in read_several(truth_of, partial(_image, pretrained), refuse):
+        best = choose(pretrained, images, prompts)
+        right += [labels[0].name == prompts[truth_of[file]] for file, labels in zip(files, best, strict=True)]
+    if not right:
+        raise ValueError(f"{data} must have an image that can be read, got none")
+    return {"accuracy": 100 * sum(right) / len(right), "rows": len(right), "split": chosen}
+
+
+def prompt(name: str) -> str:
+    """Return the text that stands for a class in zero-shot classification (Radford et al. 2021).
+
+    >>> prompt("golden_retriever")
+    'a photo of a golden retriever.'
+    """
+    return f"a photo of a {name.replace('_', ' ')}."
+
+
 def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     annotations = find_coco(data)
     if not annotations:
         raise ValueError(f"{data} must have COCO's json with images, annotations and categories, it has none")
     splits, classes, _ = open_coco(data, annotations)
     chosen, scenes = _split(splits, data, split)
-    numbers = np.array(_numbers(pretrained, classes, pretrained.model.cfg.classes))
+    numbers = np.array(class_numbers(pretrained, classes, pretrained.model.cfg.classes))
     files = scenes["image"]
     objects = {files.root / name: each for name, each in zip(files.names, scenes["objects"], strict=True)}
     processor, found, truth = image_processor_of(pretrained), [], []
@@ -247,20 +280,3 @@ def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refu
         truth.append({**there, "labels": numbers[there["labels"]]})
     precision = {name: 100 * value for name, value in average_precision(found, truth).items()}
     return {**precision, "images": len(found), "split": chosen}
-
-
-def _perplexity(pretrained: Pretrained, path: Path) -> Metrics:
-    """Compute the perplexity of a text, cut into pieces of as many tokens as the model has positions, 512 at most."""
-    tokenizer = tokenizer_of(pretrained)
-    ids = np.asarray(tokenizer.encode([read_text(path)])[0], np.int32)
-    if len(ids) < 2:
-        raise ValueError(f"{path} must have at least two tokens, got {len(ids)}")
-    width, total = min(positions_of(pretrained.model.cfg) or 512, 512, len(ids)), 0.0
-    starts = range(0, len(ids) - 1, width - 1)
-    for start in starts:
-        part = ids[start : start + width]
-        given = np.pad(part, (0, width - len(part)))[None]
-        mask = (np.arange(width) < len(part)).astype(np.int32)[None]
-        logits = pretrained(input_ids=given, attention_mask=mask).logits[0, : len(part) - 1].astype(np.float32)
-        total -= float(np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), part[1:, None], axis=1).sum())
-    return {"perplexity": float(np.exp(total / (len(ids) - 1))), "loss": total / (len(ids) - 1), "tokens": len(ids)}

@@ -266,6 +266,7 @@ def answer(
     *,
     max_length: int | None = None,
     stride: int | None = None,
+    multiple: int = 1,
 ) -> list[Answer]:
     """Find the answers to a question in a passage, the best first.
 
@@ -276,6 +277,7 @@ def answer(
       config: how answers are chosen.
       max_length: tokens of a window, question and special tokens included; 384, or what the model has.
       stride: tokens that neighbouring windows share; 128, or a quarter of a window.
+      multiple: windows are padded to a multiple of so many tokens, so that many questions need few compiled programs.
 
     Raises:
       ValueError: a checkpoint of another kind, an empty question or passage, or a question that fills the window.
@@ -286,7 +288,8 @@ def answer(
         raise ValueError("a question and a passage must not be empty")
     limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]
     width = min([WINDOW, *limits]) if max_length is None else max_length
-    windows = tokenizer.encode_windows(question, context, width, min(STRIDE, width // 4) if stride is None else stride)
+    shared = min(STRIDE, width // 4) if stride is None else stride
+    windows = tokenizer.encode_windows(question, context, width, shared, multiple if tokenizer.pad is not None else 1)
     starts, ends = [], []
     count = len(windows.inside)
     for i in range(0, count, ROWS):

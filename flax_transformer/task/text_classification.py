@@ -3,7 +3,7 @@
 Axes: B R rows, E classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.checkpoint import require_use, tokenizer_of
+from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
 from flax_transformer.task.classification import Label, label_names, ranked
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.spec import Spec
@@ -141,8 +141,13 @@ class Word:
     end: int
 
 
-def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:
+def classify(
+    pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None = None, *, multiple: int = 1
+) -> list[list[Label]]:
     """Classify texts, or pairs of texts.
+
+    Args:
+      multiple: texts are padded to a multiple of so many tokens, so that many of them need few compiled programs.
 
     Returns:
       For each text all classes, the most probable first. A model with one class gives its probability; one that
@@ -158,14 +163,29 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     rows = ROWS if tokenizer.pad is not None else 1
     found: list[list[Label]] = []
     for i in range(0, len(texts), rows):
-        inputs = tokenizer(texts[i : i + rows], None if pairs is None else pairs[i : i + rows])
+        inputs = _inputs(pretrained, texts[i : i + rows], None if pairs is None else pairs[i : i + rows], multiple)
         logits = np.asarray(pretrained(**inputs).logits.astype(np.float32))
         found += ranked(pretrained, logits)
     return found
 
 
-def label_words(pretrained: Pretrained, text: str) -> list[Word]:
+def _inputs(
+    pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None, multiple: int
+) -> Mapping[str, Any]:
+    """Tokenise texts, padded to a multiple where the tokenizer pads and the model has the room."""
+    tokenizer = tokenizer_of(pretrained, *texts)
+    inputs = tokenizer(texts, pairs)
+    width, room = -(-inputs["input_ids"].shape[1] // multiple) * multiple, positions_of(pretrained.model.cfg)
+    if multiple == 1 or tokenizer.pad is None or (room is not None and room < width):
+        return inputs
+    return tokenizer(texts, pairs, padding=width)
+
+
+def label_words(pretrained: Pretrained, text: str, *, multiple: int = 1) -> list[Word]:
     """Return the class of every word of a text: that of its first piece.
+
+    Args:
+      multiple: the text is padded to a multiple of so many tokens.
 
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
@@ -174,9 +194,10 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
     tokenizer = tokenizer_of(pretrained, text)
-    probabilities = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
+    inputs, pieces = _inputs(pretrained, [text], None, multiple), tokenizer.engine.encode(text)
+    there = np.flatnonzero(inputs["attention_mask"][0])
+    probabilities = np.asarray(jax.nn.softmax(pretrained(**inputs).logits[0].astype(np.float32)))[there]
     names = label_names(pretrained, probabilities.shape[-1])
-    pieces = tokenizer.engine.encode(text)
     words: list[Word] = []
     spans = zip(pieces.word_ids, pieces.offsets, pieces.special_tokens_mask, probabilities, strict=True)
     latest = None

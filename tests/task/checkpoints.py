@@ -11,7 +11,11 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.hub.processor.audio import AudioProcessor
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
+from flax_transformer.models.multimodal.clip import clip_text, clip_vision
+from flax_transformer.models.multimodal.towers import TwoTowersConfig
+from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.vit import vit_encoder
@@ -79,6 +83,8 @@ def letter_files():
 
 FILES = {
     "vit": dict,
+    "clip": lambda: tokenizer_files("<s> $A </s>"),
+    "vilt": lambda: tokenizer_files("<s> $A </s>"),
     "t5": lambda: tokenizer_files("$A </s>"),
     "mt5": lambda: tokenizer_files("$A </s>"),
     "bart": lambda: tokenizer_files("<s> $A </s>"),
@@ -101,12 +107,30 @@ AUDIO_FILES = {
 }  # fmt: skip
 IMAGES = {
     "image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 12}, "do_resize": True,
-    "image_mean": [0.5], "image_std": [0.5], "resample": 2,
+    "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
 }  # fmt: skip
 
 
 ENCODER = with_fields(vit_encoder("tiny", 4, image=12), embed=8, heads=2, inner=12, depth=1)
 """Of images of three channels, which those of golden checkpoints do not have."""
+
+
+SMALL = {"embed": 8, "heads": 2, "depth": 1}
+MADE = {
+    "vit": ("ViTForImageClassification", lambda: with_head(ENCODER, outputs=3)),
+    "clip": (
+        "CLIPModel",
+        lambda: TwoTowersConfig(
+            text=with_fields(clip_text(6, length=16, **SMALL), vocab=40),
+            vision=clip_vision(6, image=12, patch=4, **SMALL),
+        ),
+    ),
+    "vilt": (
+        "ViltForQuestionAnswering",
+        lambda: answering(with_fields(vilt_encoder(image=12, patch=4, length=24, inner=8, **SMALL), vocab=40), 3),
+    ),
+}
+"""Models of images of three channels, which those of golden checkpoints do not have, with their architectures."""
 
 
 def save(config, architecture, folder, **fields):
@@ -128,15 +152,15 @@ def checkpoint(kind, folder, **config):
     """Put a tiny checkpoint of a family into a folder; `config` changes fields of its config.json, None drops them."""
     if kind == "vision-encoder-decoder":
         captioner_files(folder)
-    elif kind == "vit":
-        save(with_head(ENCODER, outputs=3), "ViTForImageClassification", folder)
+    elif kind in MADE:
+        save(MADE[kind][1](), MADE[kind][0], folder)
     else:
         shutil.copytree(GOLDEN / kind, folder, ignore=shutil.ignore_patterns("expected.npz"))
     for name, content in FILES[kind]().items():
         (folder / name).write_text(content)
     if kind in AUDIO_FILES:
         AudioProcessor.of(AUDIO_FILES[kind]).save(folder)
-    if kind in ("vision-encoder-decoder", "vit"):
+    if kind == "vision-encoder-decoder" or kind in MADE:
         (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     for name in ("config.json", "generation_config.json"):
         if (path := folder / name).is_file():

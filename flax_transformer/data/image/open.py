@@ -63,13 +63,28 @@ class ImageData:
 def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> DataSet:
     """Open the images of a folder without decoding them, and hold out a part where it has no such split.
 
-    Forms, and what they look like: `data.folder.open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`.
     What lacks a validation or a test split gives a share of each class for it.
 
     Args:
       root: the folder.
       holdout: the share.
       seed: which images are held out, with their names.
+
+    Raises:
+      FileNotFoundError, ValueError: as `image_splits`, and for too few images to hold out.
+    """
+    found = image_splits(root)
+    try:
+        splits = complete_splits(found.splits, _image_names, _labels, share=holdout, seed=seed)
+    except ValueError as error:
+        raise ValueError(f"{root}: {error}") from error
+    return replace(found, splits=splits)
+
+
+def image_splits(root: str | os.PathLike) -> DataSet:
+    """Open the images of a folder without decoding them, in the splits that it has.
+
+    Forms, and what they look like: `data.folder.open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`.
 
     Raises:
       FileNotFoundError: no such folder.
@@ -98,10 +113,6 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             }
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have images of at least two classes, got {', '.join(classes)}")
-    try:
-        splits = complete_splits(splits, _image_names, _labels, share=holdout, seed=seed)
-    except ValueError as error:
-        raise ValueError(f"{root}: {error}") from error
     return DataSet(splits, classes, kind, channels, class_ids)
 
 

@@ -169,11 +169,17 @@ class QuestionData:
           ValueError: no lines, a line without an image, a question or an answer, an image that is not there or in two
             splits; names the file and the line.
         """
-        root = Path(self.root).expanduser()
-        files = json_line_files(root, QUESTION_LINES)
-        splits = {split: _read(root, path, single=self.single) for split, path in files.items()}
-        check_disjoint(files, {split: images_of(each).names for split, each in splits.items()}, QUESTION_LINES)
+        splits = open_questions(Path(self.root), single=self.single)
         return DataSet(held_out(splits, self.holdout, self.split_seed), kind="questions")
+
+
+def open_questions(root: Path, *, single: bool = False) -> dict[str, Table]:
+    """Read the splits that a folder has; errors as `QuestionData.open`."""
+    root = root.expanduser()
+    files = json_line_files(root, QUESTION_LINES)
+    splits = {split: _read(root, path, single=single) for split, path in files.items()}
+    check_disjoint(files, {split: images_of(each).names for split, each in splits.items()}, QUESTION_LINES)
+    return splits
 
 
 def most_frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:

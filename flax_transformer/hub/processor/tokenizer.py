@@ -194,7 +194,7 @@ class HubTokenizer(Vocabulary):
         asked = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         return apply_template(self, conversation, chat_template, asked, tokenize=tokenize, **options)
 
-    def encode_windows(self, question: str, context: str, max_length: int, stride: int) -> Windows:
+    def encode_windows(self, question: str, context: str, max_length: int, stride: int, multiple: int = 1) -> Windows:
         """Cut a passage into windows that fit beside the question (Devlin et al. 2019, SQuAD).
 
         Args:
@@ -202,6 +202,7 @@ class HubTokenizer(Vocabulary):
             context: the passage.
             max_length: most tokens of an input, special ones included.
             stride: tokens that neighbouring windows share.
+            multiple: windows are padded to a multiple of so many tokens, and no further than `max_length`.
 
         Raises:
             ValueError: the question leaves no room for more than `stride` tokens of the passage.
@@ -215,7 +216,9 @@ class HubTokenizer(Vocabulary):
         truncation = {"max_length": max_length, "stride": stride, "strategy": "only_second"}
         (first,) = self._encode([(question, context)], truncation, offsets=True)
         rows = [first, *first.overflowing]
-        inputs = self.pad_rows(rows, read_call(_PLAIN, {}, None))
+        longest = max(len(row.ids) for row in rows)
+        width = longest if multiple == 1 else min(-(-longest // multiple) * multiple, max_length)
+        inputs = self.pad_rows(rows, read_call(_PLAIN | {"padding": width}, {}, None))
         offsets = np.zeros((*inputs["input_ids"].shape, 2), np.int32)
         inside = np.zeros(inputs["input_ids"].shape, bool)
         for i, row in enumerate(rows):
