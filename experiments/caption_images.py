@@ -17,10 +17,10 @@ Of 500 drawn test scenes, one or two shapes of six colours and four kinds beside
     python experiments/caption_images.py cct --workdir runs/flickr --data.root FLICKR8K --size 96 --augment.flip 0.5 \
         --augment.area 0.5 --augment.jitter 0.3 --train.steps 1000 --train.eval-every 250 --train.checkpoint-every 250
 
-says of Flickr8k's 1,000 test photographs, 96 × 96 pixels each, what scores BLEU-1 51.0, BLEU-4 14.2 and CIDEr-D 0.31 by
-what people said of them, and 39.8, 5.5 and 0.08 by what they said of others: it looks, and what it says is general.
-From scratch, 3.2 million parameters, 101 CPU minutes in 65 by the clock on two cores of an AMD EPYC beside other work
-(one seed, 2026-11-23); an LSTM on features of a network trained on ImageNet has published 54.2 and 12.3.
+says of Flickr8k's 1,000 test photographs, 96 × 96 pixels each, what scores BLEU-1 51.6, BLEU-4 14.5 and CIDEr-D 0.33 by
+what people said of them, and 39.5, 5.3 and 0.08 by what they said of others: it looks, and what it says is general.
+From scratch, 3.2 million parameters, in 50 minutes of one core of an AMD EPYC (one seed, 2026-11-26); an LSTM on
+features of a network trained on ImageNet has published 54.2 and 12.3.
 
     python experiments/caption_images.py finetune --init nlpconnect/vit-gpt2-image-captioning --data.root FLICKR8K
 

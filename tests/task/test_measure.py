@@ -8,12 +8,15 @@ import pytest
 from PIL import Image
 
 from flax_transformer import hub
+from flax_transformer.data.image.open import image_splits
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.task.embedding import choose, embed, embed_images, unit
+from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.measure import measure
 from flax_transformer.task.question_answering import answer
 from flax_transformer.task.visual_question_answering import ask
+from tests.data.image.image_files import idx_bytes
 from tests.task.checkpoints import WORDS, checkpoint, save, tokenizer_files
 
 
@@ -170,6 +173,21 @@ def test_a_model_of_images_and_texts_is_measured_by_classes_and_by_captions(tmp_
     first = np.mean(scores.argmax(1) == np.repeat(np.arange(4), 2))
     assert found["texts_r1"] == pytest.approx(100 * first)
     assert (found["texts_r5"], found["images_r10"], found["texts"]) == (100, 100, 8)
+
+
+@pytest.mark.rotates
+def test_images_are_measured_in_any_form_that_training_reads(tmp_path):
+    model = hub.load(checkpoint("vit", tmp_path / "vit", id2label={"0": "0", "1": "1", "2": "2"}))
+    data, draw = tmp_path / "data", np.random.default_rng(0)
+    data.mkdir()
+    for name, size in (("train", 6), ("t10k", 5)):
+        (data / f"{name}-images-idx4-ubyte").write_bytes(idx_bytes(draw.integers(0, 256, (size, 12, 12, 3))))
+        (data / f"{name}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(size) % 3))
+    test = image_splits(data).splits["test"]
+    best = [each[0].name for each in classify_images(model, [test["image"][i] for i in range(len(test))])]
+    right = np.mean([name == str(label) for name, label in zip(best, test["label"], strict=True)])
+    found = measure(model, data)
+    assert (found["accuracy"], found["rows"], found["split"]) == (pytest.approx(100 * right), len(test), "test")
 
 
 @pytest.mark.rotates
