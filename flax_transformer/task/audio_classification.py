@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.audio import (
@@ -25,6 +26,7 @@ from flax_transformer.data.audio import (
     Truncate,
     WaveformRows,
     load_audio,
+    log_mel,
 )
 from flax_transformer.data.audio.decode import Waveform, decode_audio
 from flax_transformer.data.examples import Collate, Example, Transform
@@ -118,6 +120,16 @@ class HeldAudio(HeldOut):
     processor: AudioProcessor
 
     what: ClassVar[str] = "recordings"
+
+    def spectrum(self, example: Example) -> Float[np.ndarray, "C I"]:
+        """Return what a model of spectra hears of an example; for a model of samples, its `drawn_spectrum`."""
+        return example["frames"].T if "frames" in example else self.drawn_spectrum(example)
+
+    def drawn_spectrum(self, example: Example) -> Float[np.ndarray, "C I"]:
+        """Compute 64 mel bins of an example's samples, a hundred frames a second, whatever its rate."""
+        rate = self.processor.rate
+        samples = np.pad(example["samples"], (0, max(rate // HOP - len(example["samples"]), 0)))
+        return log_mel(samples, bins=64, window=rate // 40, hop=rate // HOP, rate=rate)
 
 
 @frozen

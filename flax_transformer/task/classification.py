@@ -124,7 +124,7 @@ class AudioLabels(ShownLabels):
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the recording."""
         example = held.example(index)
-        image = save_image(root, str(index), spectrum_image(example["frames"].T))
+        image = save_image(root, str(index), spectrum_image(held.spectrum(example)))
         waveform = save_audio(root, str(index), example["samples"], held.processor.rate)
         return {"picture": image, "audio": waveform, "source": example["name"]}
 

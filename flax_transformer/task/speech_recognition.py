@@ -267,9 +267,8 @@ class Transcripts(Evaluator):
         held, root = finished.opened.held, finished.folder.root
         example = held.example(index)
         waveform = held.table[index]["audio"]
-        rate, ends = held.processor.rate, len(example["samples"])
         show = self._letters if self.search is None else self._attention
-        frames = spectra(rate, -(-ends // rate), 64)(example["samples"])["input_features"][0]
+        frames = held.drawn_spectrum(example)
         names, probabilities, seconds, title = show(finished, example)
         steps = round(seconds * 100)
         frames = np.pad(frames, ((0, 0), (0, max(steps - frames.shape[1], 0))), constant_values=frames.min())[:, :steps]

@@ -324,3 +324,18 @@ def test_what_is_measured_is_the_checkpoints_model(tmp_path):
     assert (model.cfg.embedding.vocab, model.cfg.encoder.remat) == (40, "full")
     with pytest.raises(ValueError, match="give --init FOLDER"):
         from_experiment("finetune", replace(recipe, init=""), Size())
+
+
+def test_a_model_of_samples_learns_classes_and_its_recordings_are_drawn(tmp_path):
+    recipe = experiments("recognise_speech")["finetune_digits"]
+    data = replace(recipe.data, tones=replace(recipe.data.tones, voices=1, takes=7))
+    init = checkpoint("wav2vec2", tmp_path / "checkpoint", architectures=["Wav2Vec2ForSequenceClassification"])
+    recipe = replace(
+        recipe, data=data, init=str(init), examples=replace(recipe.examples, rows=4, seconds=1),
+        optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="constant")),
+        train=TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2),
+    )  # fmt: skip
+    train(recipe, tmp_path / "run")
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert samples
+    assert all((tmp_path / "run" / each[kind]).stat().st_size for each in samples for kind in ("picture", "audio"))
