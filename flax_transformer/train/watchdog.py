@@ -28,7 +28,8 @@ class Watchdog:
     """Ends the process with code 1 when `beat` is not called in time, after writing all stacks to stderr and a file.
 
     Where one process hangs, all others wait for it, so all show their stacks. A hang that holds Python's lock stops
-    this thread too; faulthandler's own timer, which the thread winds up again and again, then does the same.
+    this thread too; faulthandler's own timer, which the thread winds up again and again, then does the same. Time for
+    which the process is stopped (SIGSTOP, a laptop asleep) does not count, but for that timer.
 
     Args:
       limit: seconds a step may take; 0 lets it take for ever.
@@ -73,9 +74,13 @@ class Watchdog:
         return self._patience * max(self._limit, TIMES * statistics.median(self._steps or [0.0]))
 
     def _watch(self) -> None:
-        while not self._over.wait(min(self._limit / 10, 5.0)):
-            allowed = self.allowed
-            if time.monotonic() - self._since > allowed:
+        pause, woken = min(self._limit / 10, 5.0), time.monotonic()
+        while not self._over.wait(pause):
+            now, allowed = time.monotonic(), self.allowed
+            stopped, woken = now - woken - pause, now
+            if stopped > pause:  # this thread did not run either
+                self._since = min(self._since + stopped, now)
+            if now - self._since > allowed:
                 self._end(allowed)
             faulthandler.dump_traceback_later(2 * PATIENCE * allowed, exit=True, file=sys.__stderr__)
 
