@@ -43,8 +43,7 @@ from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.models.speech.whisper import whisper_tiny
 from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
 from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
-from flax_transformer.task.audio_classification import AudioAugment, LabelledAudio
-from flax_transformer.task.classification import AudioLabels
+from flax_transformer.task.audio_classification import AudioAugment, AudioLabels, LabelledAudio
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts, Transcripts

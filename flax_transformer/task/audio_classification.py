@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,8 +36,10 @@ from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.audio import AudioProcessor
+from flax_transformer.report.audio_figure import spectrum_image
+from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.checkpoint import audio_processor_of, file_of, require_use
-from flax_transformer.task.classification import Label, ranked
+from flax_transformer.task.classification import Label, ShownLabels, ranked
 from flax_transformer.task.held_out import HeldOut
 from flax_transformer.task.image_input import named_classes
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
@@ -130,6 +133,20 @@ class HeldAudio(HeldOut):
         rate = self.processor.rate
         samples = np.pad(example["samples"], (0, max(rate // HOP - len(example["samples"]), 0)))
         return log_mel(samples, bins=64, window=rate // 40, hop=rate // HOP, rate=rate)
+
+
+@frozen
+class AudioLabels(ShownLabels):
+    """Classify the test recordings, which are `HeldAudio`."""
+
+    takes: ClassVar[type] = HeldAudio
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the spectrum as the model hears it, and the recording."""
+        example = held.example(index)
+        image = save_image(root, str(index), spectrum_image(held.spectrum(example)))
+        waveform = save_audio(root, str(index), example["samples"], held.processor.rate)
+        return {"picture": image, "audio": waveform, "source": example["name"]}
 
 
 @frozen

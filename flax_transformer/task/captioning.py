@@ -267,6 +267,7 @@ class Captions(Evaluator):
     by what they said of other images, which is what a model gets that does not look.
     """
 
+    takes: ClassVar[type] = HeldCaptions
     metric: ClassVar[str] = "cider"
 
     beams: int = 4

@@ -12,13 +12,14 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
 from flax_transformer.metric.finite import check_finite
-from flax_transformer.report.audio_figure import spectrum_image
-from flax_transformer.report.sample import save_audio, save_image, write_confusion
+from flax_transformer.report.sample import save_image, write_confusion
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.held_out import HeldOut
 
 KEPT = 100
 """Samples that a run keeps at most."""
@@ -35,6 +36,7 @@ MOST = 5
 class Labels(Evaluator):
     """Measure the accuracy on the test texts, which are `Labelled`; keep the most wrong and some others."""
 
+    takes: ClassVar[type] = Labelled
     metric: ClassVar[str] = "accuracy"
 
     count: int = 6
@@ -69,6 +71,7 @@ class ShownLabels(Evaluator):
     Which class was taken for which is counted in the run's confusion.json. A subclass says what is shown of each.
     """
 
+    takes: ClassVar[type] = HeldOut
     metric: ClassVar[str] = "accuracy"
 
     count: int = 5
@@ -115,18 +118,6 @@ class ImageLabels(ShownLabels):
             "source": held.name(index),
             **held.facts(index),
         }
-
-
-@frozen
-class AudioLabels(ShownLabels):
-    """Classify the test recordings, which are `HeldAudio`."""
-
-    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
-        """Write the spectrum as the model hears it, and the recording."""
-        example = held.example(index)
-        image = save_image(root, str(index), spectrum_image(held.spectrum(example)))
-        waveform = save_audio(root, str(index), example["samples"], held.processor.rate)
-        return {"picture": image, "audio": waveform, "source": example["name"]}
 
 
 def telling(truth: np.ndarray, probabilities: Float[np.ndarray, "B E"]) -> np.ndarray:

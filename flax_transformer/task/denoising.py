@@ -24,6 +24,7 @@ from flax_transformer.metric.bleu import score
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.text_to_text import (
+    HeldKinds,
     PairKind,
     Restored,
     Weights,
@@ -118,7 +119,7 @@ class DamagedTexts:
         return self.length + SLACK
 
     def open(self, data: Lines, context: Context) -> Opened:
-        """Read the texts, learn or load the tokenizer, mix the damages; held out are `Kinds`."""
+        """Read the texts, learn or load the tokenizer, mix the damages; held out are `HeldKinds`."""
         texts = data.read(context.seed)
         known = context.seq2seq()
         tokenizer = known or open_marked(
@@ -164,6 +165,7 @@ def _lines(text: str) -> Iterator[str]:
 class Restorations(Evaluator):
     """Score the test texts of each damage: those restored exactly, and chrF."""
 
+    takes: ClassVar[type] = HeldKinds
     exported: ClassVar[bool] = True
     metric: ClassVar[str] = "exact_match"
 

@@ -179,6 +179,7 @@ class DetectionEvaluator(Evaluator):
     Held out are `HeldImages` with `objects`.
     """
 
+    takes: ClassVar[type] = HeldImages
     metric: ClassVar[str] = "ap"
     validates: ClassVar[bool] = True
 

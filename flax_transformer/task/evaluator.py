@@ -48,6 +48,8 @@ class Shown:
 class Evaluator:
     """`evaluator(finished)` tests a finished model. A subclass has its options as fields and defines `__call__`."""
 
+    takes: ClassVar[type] = object
+    """What must be held out for it, `Opened.held`."""
     metric: ClassVar[str] = ""
     """The number that tells how good the model is, by its name in metrics.jsonl."""
     better: ClassVar[Literal["lower", "higher"]] = "higher"
@@ -85,6 +87,20 @@ class Evaluator:
     def text_attention(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list, list[str]]:
         """Draw some samples for the report, and say why where that cannot be; nothing by default."""
         return [], []
+
+
+def check_held_out(evaluators: Iterable[Any], held: Any) -> None:
+    """Refuse evaluators of other things than those that are held out, before anything is trained.
+
+    Raises:
+      ValueError: one; names it, what it takes and what there is.
+    """
+    for each in evaluators:
+        takes = getattr(each, "takes", object)  # a function is an evaluator too
+        if not isinstance(held, takes):
+            raise ValueError(
+                f"{type(each).__name__} tests {takes.__name__}, the examples hold out {type(held).__name__}"
+            )
 
 
 def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from flax_transformer.task.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.text_to_text import (
+    HeldKinds,
     PairKind,
     Weights,
     open_kinds,
@@ -89,7 +90,7 @@ class ExerciseTexts:
         check_rows(self.rows, 1)
 
     def open(self, data: Amount, context: Context) -> Opened:
-        """Make exercises, learn or load the tokenizer, mix the tasks; held out are `Kinds`."""
+        """Make exercises, learn or load the tokenizer, mix the tasks; held out are `HeldKinds`."""
         weights = self.mix.present()
         made = {name: {split: data.read(name, split, context.seed) for split in SPLITS} for name in weights}
         tokenizer = context.seq2seq() or open_marked(
@@ -153,6 +154,7 @@ def _longest(items: Sequence[Any], transforms: Sequence[Transform]) -> tuple[int
 class Answers(Evaluator):
     """Count the test exercises of each task that are answered exactly."""
 
+    takes: ClassVar[type] = HeldKinds
     exported: ClassVar[bool] = True
     metric: ClassVar[str] = "exact_match"
 

@@ -174,6 +174,7 @@ def masking_tokenizer(known: HubTokenizer, name: str) -> HubTokenizer:
 class Guesses(Evaluator):
     """Measure what the model is trained on, and let it guess one token of some held-out lines."""
 
+    takes: ClassVar[type] = list
     exported: ClassVar[bool] = True
     metric: ClassVar[str] = "masked_accuracy"
 

@@ -200,6 +200,7 @@ class PixelBits(Evaluator):
     colour of the pixel to the left, in the proportion that fits the training images best.
     """
 
+    takes: ClassVar[type] = HeldPixels
     metric: ClassVar[str] = "bits_per_pixel"
     better: ClassVar[str] = "lower"
 
@@ -250,6 +251,7 @@ def place_and_copy_bits(train: Pixels, test: Pixels) -> tuple[float, float]:
 class Completions(Evaluator):
     """Show a model the upper half of some test images, which are `HeldPixels`, and let it draw the lower one."""
 
+    takes: ClassVar[type] = HeldPixels
     exported: ClassVar[bool] = True
 
     count: int = 8

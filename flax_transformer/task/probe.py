@@ -18,6 +18,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.ops import capture
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.image_generation import HeldPixels
 from flax_transformer.text_table import align
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -36,6 +37,7 @@ class LayerProbe(Evaluator):
     pixels themselves, as many as the model sees (Chen et al. 2020). Training images kept aside choose the best layer.
     """
 
+    takes: ClassVar[type] = HeldPixels
     metric: ClassVar[str] = "probe_accuracy"
 
     train: int = 10_000

@@ -19,7 +19,7 @@ from flax_transformer.hub.registry import families, find_uses
 from flax_transformer.listing import short_path
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.evaluator import Finished, Shown, evaluate
+from flax_transformer.task.evaluator import Finished, Shown, check_held_out, evaluate
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
@@ -98,6 +98,7 @@ class Recipe(Experiment):
             accumulate=self.train.accumulate,
         )
         opened = self.examples.open(self.data, context)
+        check_held_out(self.evaluators, opened.held)
         known = self._start(opened) if self.init else None
         if known is not None:
             _check_length(self.examples, known.model.cfg)

@@ -92,6 +92,7 @@ def _once(windows: EpisodeWindows, rows: StepRows, count: int) -> Iterable[Array
 class Rollouts(Evaluator):
     """Play episodes of an environment of gymnasium, and ask for returns; each is from a start of its own."""
 
+    takes: ClassVar[type] = HeldPlay
     metric: ClassVar[str] = "return"
 
     environment: str = "CartPole-v1"

@@ -173,6 +173,7 @@ class RetrievalEvaluator(Evaluator):
     half (image) is among so many. Those of the second side have its name. `recall` is the mean of both at 1.
     """
 
+    takes: ClassVar[type] = HeldMatches
     metric: ClassVar[str] = "recall"
 
     count: int = 24

@@ -28,7 +28,7 @@ from flax_transformer.ops import Mask
 from flax_transformer.report.audio_figure import audio_figure, pixels_of
 from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.attention import attention_weights, spell
-from flax_transformer.task.audio_classification import AudioExamples, frame_sizes, sampled, spectra
+from flax_transformer.task.audio_classification import AudioExamples, HeldAudio, frame_sizes, sampled, spectra
 from flax_transformer.task.checkpoint import audio_processor_of, require_use
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig
@@ -199,6 +199,7 @@ WIDEST = 1050
 class Transcripts(Evaluator):
     """Write down what is said in the test recordings, which are `HeldAudio`, and count what is wrong."""
 
+    takes: ClassVar[type] = HeldAudio
     metric: ClassVar[str] = "wer"
     better: ClassVar[Literal["lower", "higher"]] = "lower"
 

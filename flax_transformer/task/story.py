@@ -127,6 +127,7 @@ FAILED = 5.0
 class TaskErrors(Evaluator):
     """Measure the error of each task, of batches that say which `task` a row is of; held out are `HeldStories`."""
 
+    takes: ClassVar[type] = HeldStories
     metric: ClassVar[str] = "mean_error"
     better: ClassVar[Literal["lower", "higher"]] = "lower"
     validates: ClassVar[bool] = True

@@ -82,6 +82,7 @@ class TextLoss(Evaluator):
     Held out is a `HeldText`.
     """
 
+    takes: ClassVar[type] = HeldText
     metric: ClassVar[str] = "loss"
     better: ClassVar[str] = "lower"
 
@@ -102,6 +103,7 @@ class TextLoss(Evaluator):
 class Continuations(Evaluator):
     """Continue pieces of held-out text by the language model, which is a `HeldText`."""
 
+    takes: ClassVar[type] = HeldText
     exported: ClassVar[bool] = True
 
     count: int = 3

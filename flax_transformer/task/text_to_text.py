@@ -48,7 +48,7 @@ class PairKind:
 
 
 @frozen
-class Kinds:
+class HeldKinds:
     """Held-out examples of several kinds."""
 
     kinds: Mapping[str, PairKind]
@@ -94,7 +94,7 @@ def open_marked(
 def open_kinds(
     kinds: Mapping[str, PairKind], tokenizer: Tokenizer | Seq2SeqTokenizer, collate: Pairs, rows: int, context: Context
 ) -> Opened:
-    """Mix kinds into batches of `rows` rows; held out are `Kinds`."""
+    """Mix kinds into batches of `rows` rows; held out are `HeldKinds`."""
     length = max(collate.source_length, collate.target_length)
     for name, kind in kinds.items():
         counts = ", ".join(f"{len(items):,} {split}" for split, items in kind.items.items())
@@ -104,7 +104,7 @@ def open_kinds(
         name: shuffled(kind.items["train"], *kind.transforms, seed=context.seed + number)
         for number, (name, kind) in enumerate(kinds.items())
     }
-    held = Kinds(kinds=kinds, collate=collate, rows=context.held_rows(rows), tokenizer=tokenizer)
+    held = HeldKinds(kinds=kinds, collate=collate, rows=context.held_rows(rows), tokenizer=tokenizer)
     return Opened(
         tokenizer=tokenizer,
         spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, length=length if context.init else None),
@@ -138,7 +138,7 @@ class Restored:
 
 
 def restore(finished: Finished) -> dict[str, Restored]:
-    """Generate from every test source, greedily; held out are `Kinds`."""
+    """Generate from every test source, greedily; held out are `HeldKinds`."""
     return {name: _restore(finished, name) for name in finished.opened.held.kinds}
 
 

@@ -49,6 +49,7 @@ DRAWN = 40
 class Translations(Evaluator):
     """Translate the test pairs and score them."""
 
+    takes: ClassVar[type] = list
     draws: ClassVar[bool] = True
 
     search: Search = Search()

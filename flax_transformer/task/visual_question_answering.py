@@ -295,10 +295,11 @@ class VisualAnswers(Evaluator):
     Those whose answers the model cannot give count as wrong.
     """
 
+    takes: ClassVar[type] = HeldQuestions
     metric: ClassVar[str] = "accuracy"
 
     kinds: int = 6
-    """Kinds of questions shown on the terminal, the most frequent: by how they begin."""
+    """HeldKinds of questions shown on the terminal, the most frequent: by how they begin."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""

@@ -16,6 +16,7 @@ from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
+from flax_transformer.task.captioning import Captions
 from flax_transformer.task.experiment import train
 from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
@@ -218,3 +219,9 @@ def test_a_translators_run_is_opened_before_and_after_it_is_exported(translated)
 def test_a_recipe_survives_its_file(text):
     recipe = language_model(text)
     assert from_json(to_json(recipe)) == recipe
+
+
+def test_an_evaluator_of_other_things_is_refused_before_training(text, tmp_path):
+    with pytest.raises(ValueError, match="Captions tests HeldCaptions, the examples hold out HeldText"):
+        train(language_model(text, evaluators=(Captions(),)), tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
