@@ -141,3 +141,22 @@ def test_a_mask_of_other_tokens_is_refused(tmp_path):
     make("LongformerModel", **CONFIGS["turns"]).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"global_attention_mask must broadcast to \(3, 27\), got \(3, 5\)"):
         hub.load(tmp_path)(**{**batch(), "global_attention_mask": np.ones((3, 5), int)})
+
+
+def test_weights_of_windows_are_those_of_transformers(tmp_path):
+    """Which gives a window's keys [B, N, T, w + 1], where ours are all keys [B, N, T, T]."""
+    model, inputs = make("LongformerModel", **CONFIGS["turns"], attn_implementation="eager"), batch(places=())
+    del inputs["global_attention_mask"]
+    ours, _ = compare(model, tmp_path, **inputs)
+    theirs = forward(model.eval(), {**inputs, "output_attentions": True})["attentions"]
+    real, at = inputs["attention_mask"] > 0, np.arange(T)
+    found = ours(**inputs, output_attentions=True).attentions
+    assert len(found) == len(theirs) == 4
+    for weights, window in zip(found, theirs, strict=True):
+        reach = (window.shape[-1] - 1) // 2
+        expected = np.zeros(weights.shape)
+        for ahead in range(-reach, reach + 1):
+            rows = at[(at + ahead >= 0) & (at + ahead < T)]
+            expected[..., rows, rows + ahead] = np.asarray(window)[..., rows, ahead + reach]
+        shown = np.broadcast_to(real[:, None, :, None], expected.shape)
+        np.testing.assert_allclose(np.where(shown, weights, 0), np.where(shown, expected, 0), atol=2e-6)

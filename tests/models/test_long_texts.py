@@ -13,7 +13,7 @@ from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.text.big_bird import BigBird, bigbird_roberta_base, bigbird_roberta_large
 from flax_transformer.models.text.longformer import Longformer, longformer_base_4096, longformer_large_4096
 from flax_transformer.nn import AttentionConfig, with_fields
-from flax_transformer.ops import Mask
+from flax_transformer.ops import Mask, capture
 from flax_transformer.train.state import parameter_count
 
 SMALL = {"vocab": 50, "embed": 16, "heads": 2, "inner": 24, "max_length": 64}
@@ -70,6 +70,24 @@ def test_a_global_token_is_seen_by_all_and_sees_all(long):
     assert moved(long, 15, global_positions=places) == list(range(30))
     # The first layer brings a token to the global one, the second to all.
     assert moved(long, 2, global_positions=places) == list(range(30))
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("places", [None, jnp.array([[15, -1], [3, 7]])])
+def test_the_weights_that_it_marks_are_those_it_mixes_values_by(long, places):
+    layer = jax.tree.map(lambda leaf: leaf[0], long.trunk.blocks).attention
+    x, lengths = jax.random.normal(jax.random.key(1), (2, 30, 16)), jnp.array([30, 21])
+    given = {} if places is None else {"global_positions": places}
+    mask = Mask(window=2, lengths=lengths)
+    y, (weights,) = capture(lambda x: layer(x, mask=mask, **given), "attention_weights")(x)
+    real = np.arange(30) < lengths[:, None]
+    np.testing.assert_allclose(weights.sum(-1), np.broadcast_to(real[:, None], (2, 2, 30)), atol=1e-5)
+    mixed = jnp.einsum("bnts,bsnh->btnh", weights, layer.value(x))
+    if places is not None:  # what global tokens see has values of its own
+        far = jnp.einsum("bnts,bsnh->btnh", weights, layer.everywhere.value(x))
+        chosen = (places[..., None] == jnp.arange(30)).any(1)
+        mixed = jnp.where(chosen[..., None, None], far, mixed)
+    np.testing.assert_allclose(y, layer.out(mixed), atol=1e-5)
 
 
 @pytest.mark.rotates

@@ -119,13 +119,10 @@ def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[st
 
 
 def layers_in_turns(seen: dict[str, list[jax.Array]], output: ModelOutput) -> dict[str, Any]:
-    """Name what layers were given, which lie by the window that they have, one array for each.
+    """Name what layers were given, and their attention weights, which lie by the window that they have.
 
-    Raises:
-      ValueError: attention weights, which are of windows and no array of all positions.
+    Weights are those of all positions [B, N, T, T]; `transformers` gives those of a window, and of global tokens.
     """
-    if "attention_weights" in seen:
-        raise ValueError("attention weights of windows are no array [B, N, T, T], so none are given")
     whole = {name: [jnp.stack(each, 1).reshape(-1, *each[0].shape[1:])] for name, each in seen.items()}
     return layers_of(whole, output)
 

@@ -7,11 +7,13 @@ Axes: B batch, T positions, G global tokens, N heads, H head width, D width.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -23,7 +25,8 @@ from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask
 from flax_transformer.ops.attention.sliding import sliding_attention
-from flax_transformer.ops.mask_field import check_broadcast
+from flax_transformer.ops.attention.xla import attention_weights, weighted_values
+from flax_transformer.ops.mask_field import check_broadcast, within
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
@@ -96,6 +99,7 @@ class GlobalAttention(Attention):
         q, k, v = self.query(x), self.key(x), self.value(x)
         if global_positions is None:
             y = sliding_attention(q, k, v, visible, window=mask.window, scale=cfg.scale, dropout=dropout(keys[0]))
+            y = _mark(y, q, k, visible, None, mask.window, cfg.scale)
         else:
             at, real, which, chosen = _found(global_positions, visible, T)
 
@@ -107,12 +111,11 @@ class GlobalAttention(Attention):
                 dropout=dropout(keys[0]),
             )  # fmt: skip
             query = self.everywhere.query(jnp.take_along_axis(x, at[..., None], axis=-2))
-            more = {} if dropout(keys[1]) is None else {"dropout": dropout(keys[1])}
             seen = Mask(dense=visible[..., None, None, :])
-            far = cfg.attend(
-                query, self.everywhere.key(x), self.everywhere.value(x), seen, None, scale=cfg.scale, **more
-            )
+            weights = attention_weights(query, self.everywhere.key(x), seen, scale=cfg.scale)
+            far = weighted_values(weights, self.everywhere.value(x), dropout(keys[1]))
             y = jnp.where(chosen[..., None, None], jnp.take_along_axis(far, which[..., None, None], axis=-3), y)
+            y = _mark(y, q, k, visible, (weights, which, chosen), mask.window, cfg.scale)
         y = jnp.where(visible[..., None, None], y, 0)  # what is padding itself sees nothing
         return self.out(constrain(y, "batch", "length", "heads", None))
 
@@ -121,6 +124,36 @@ class GlobalAttention(Attention):
         raise ValueError("attention with global tokens sees what comes later, so it has no cache")
 
     extend = init_cache
+
+
+@partial(jax.jit, static_argnames=("window", "scale"))
+def _mark(
+    y: Float[Array, "*B T N H"],
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B T N H"],
+    visible: Bool[Array, "*B T"],
+    everywhere: tuple[Float[Array, "*B N G T"], Int[Array, "*B T"], Bool[Array, "*B T"]] | None,
+    window: tuple[int, int],
+    scale: float | None,
+) -> Float[Array, "*B T N H"]:
+    """Return `y`, and mark the weights of all positions [*B, N, T, T] for `ops.capture`.
+
+    They are no part of `y`, so nothing of their size is computed but by who captures them.
+
+    Args:
+      everywhere: the weights of global tokens, whose each position is, and whether it is one; None: there are none.
+    """
+    T = q.shape[-3]
+    near = within(np.arange(T) - np.arange(T)[:, None], False, window)
+    chosen = jnp.zeros((), bool) if everywhere is None else everywhere[2][..., None, None, :]
+    shown = Mask(dense=(near | chosen) & visible[..., None, None, :])
+    weights = attention_weights(q, k, shown, scale=scale)
+    if everywhere is not None:
+        far, which, chosen = everywhere
+        rows = jnp.take_along_axis(far, which[..., None, :, None], axis=-2)
+        weights = jnp.where(chosen[..., None, :, None], rows, weights)
+    checkpoint_name(jnp.where(visible[..., None, :, None], weights, 0), "attention_weights")
+    return y
 
 
 def keys_seen(mask: Mask | None, shape: tuple[int, ...]) -> Bool[Array, "*B T"]:

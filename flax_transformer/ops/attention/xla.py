@@ -36,9 +36,15 @@ class XlaAttention(AttentionFunction):
 def mix_weights(
     weights: Float[Array, "*B N T S"], v: Float[Array, "*B S K H"], dropout: Dropout | None = None
 ) -> Float[Array, "*B T N H"]:
-    """Multiply values by weights, some of which are dropped."""
+    """Multiply values by weights, some of which are dropped, and mark the weights."""
     # Marked for `ops.capture`; compiled, the mark is nothing.
-    weights = checkpoint_name(weights, "attention_weights")
+    return weighted_values(checkpoint_name(weights, "attention_weights"), v, dropout)
+
+
+def weighted_values(
+    weights: Float[Array, "*B N T S"], v: Float[Array, "*B S K H"], dropout: Dropout | None = None
+) -> Float[Array, "*B T N H"]:
+    """Multiply values by weights, some of which are dropped."""
     grouped = rearrange(drop_weights(weights, dropout).astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
     out = rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
     return attended(out)
