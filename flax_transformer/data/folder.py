@@ -73,9 +73,7 @@ def open_folders(root: Path, kind: FileType) -> Found:
     """
     folders = folders_of(root)
     splits = {name: folder for name, folder in folders.items() if is_split_name(name)}
-    if "train" not in map(split_of, splits):
-        if splits and len(splits) == len(folders):
-            raise ValueError(f"{root} must have a folder train beside {listed(splits)}")
+    if not splits or ("train" not in map(split_of, splits) and len(splits) < len(folders)):
         found, classes = _read(root, kind)
         return {"train": found}, classes
     if len(splits) < len(folders) and all(map(kind.files, folders.values())):  # classes, of which one is named so
@@ -90,11 +88,12 @@ def open_folders(root: Path, kind: FileType) -> Found:
         if split in read:
             raise ValueError(f"{root} must have one folder for the split {split}, got {listed(splits)}")
         read[split] = _read(folder, kind)
-    classes = read["train"][1]
+    first = "train" if "train" in read else next(iter(read))
+    classes = read[first][1]
     for split, (_, theirs) in read.items():
         if theirs != classes:
             differ = listed(sorted(set(theirs) ^ set(classes)))
-            raise ValueError(f"all splits of {root} must have the same classes, {split} and train differ in {differ}")
+            raise ValueError(f"all splits of {root} must have the same classes, {split} and {first} differ in {differ}")
     return {split: files for split, (files, _) in read.items()}, classes
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from flax_transformer.data.split import split_of
 from flax_transformer.frozen import frozen
-from flax_transformer.listing import listed
 
 SUFFIXES = (".jsonl", ".jl")
 
@@ -77,7 +76,7 @@ def json_line_files(root: Path, kind: JsonLineSchema) -> dict[str, Path]:
 
     Raises:
       FileNotFoundError: no such folder.
-      ValueError: no files, several of one split, or none to train on.
+      ValueError: no files, or several of one split.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of {kind.many}, there is none")
@@ -92,8 +91,6 @@ def json_line_files(root: Path, kind: JsonLineSchema) -> dict[str, Path]:
         if split in files:
             raise ValueError(f"a split must have one file of {kind.said}, got {files[split]} and {path}")
         files[split] = path
-    if "train" not in files:
-        raise ValueError(f"{root} must have {kind.said} of a split train, got those of {listed(files)}")
     return files
 
 

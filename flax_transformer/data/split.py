@@ -1,6 +1,7 @@
 """Which files are held out, where a folder does not say so: by a seed and their names, evenly over the classes."""
 
 import hashlib
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.table import Table
+from flax_transformer.listing import listed
 
 SPLITS = ("train", "validation", "test")
 _WORDS = {
@@ -89,6 +91,7 @@ def complete_splits(
     *,
     share: float,
     seed: int,
+    where: str | os.PathLike,
     what: str = "images",
     take: Callable[[Any, Int[np.ndarray, "_"]], Any] = Table.take,
 ) -> dict[str, Any]:
@@ -100,13 +103,22 @@ def complete_splits(
       labels: gives the numbers of their classes.
       share: of each part.
       seed: which ones they are.
-      what: what messages call them.
+      where: folder that messages name.
+      what: what they call the items.
       take: picks items by their numbers.
+
+    Raises:
+      ValueError: no split to train on, or what `hold_out` refuses.
     """
+    if "train" not in splits:
+        raise ValueError(f"{where} must have {what} of a split train, it has those of {listed(splits)}")
     missing = [split for split in SPLITS if split not in splits]
     if missing:
         train = splits["train"]
-        parts = hold_out(names(train), labels(train), missing, share=share, seed=seed, what=what)
+        try:
+            parts = hold_out(names(train), labels(train), missing, share=share, seed=seed, what=what)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
         splits = {**splits, **{split: take(train, indices) for split, indices in parts.items()}}
     return {split: splits[split] for split in SPLITS}
 

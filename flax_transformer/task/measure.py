@@ -117,7 +117,7 @@ def _split(found: Mapping[str, Any], data: Path, split: str | None) -> tuple[str
     chosen = split or next(each for each in SPLITS if each in found)
     if chosen not in found:
         raise ValueError(f"{data} must have a split {chosen}, it has {', '.join(found)}")
-    return "all" if split is None and len(found) == 1 else chosen, found[chosen]
+    return "all" if split is None and [*found] == ["train"] else chosen, found[chosen]
 
 
 def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:

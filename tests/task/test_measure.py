@@ -202,3 +202,19 @@ def test_questions_about_images_are_right_by_any_right_answer(tmp_path):
         "".join(json.dumps({"image": "0.png", "question": q, "answers": a}) + "\n" for q, a in rows)
     )
     assert measure(model, tmp_path / "data") == {"accuracy": 50, "questions": 2, "split": "all"}
+
+
+@pytest.mark.rotates
+def test_a_folder_of_a_test_alone_is_measured(tmp_path):
+    model = hub.load(checkpoint("vit", tmp_path / "vit", id2label={"0": "a", "1": "b", "2": "c"}))
+    captioner = hub.load(checkpoint("vision-encoder-decoder", tmp_path / "captioner"))
+    for name in ("a", "b"):
+        (tmp_path / "data" / "test" / name).mkdir(parents=True)
+        Image.new("RGB", (12, 12)).save(tmp_path / "data" / "test" / name / "0.png")
+    assert measure(model, tmp_path / "data")["split"] == "test"
+    (tmp_path / "said").mkdir()
+    Image.new("RGB", (12, 12)).save(tmp_path / "said" / "0.png")
+    (tmp_path / "said" / "test.jsonl").write_text(json.dumps({"image": "0.png", "captions": ["a b"]}))
+    assert measure(captioner, tmp_path / "said")["split"] == "test"
+    with pytest.raises(ValueError, match=r"data must have a split train, it has test"):
+        measure(model, tmp_path / "data", split="train")

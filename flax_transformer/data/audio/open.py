@@ -51,7 +51,7 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
     classes = sort_names(sorted({label for each in found.values() for (label,) in each.texts}))
     if len(classes) < 2:
         raise ValueError(f"{root} must have recordings of at least two classes, got {classes[0]}")
-    known = {label for (label,) in found["train"].texts}
+    known = {label for (label,) in found["train"].texts} if "train" in found else set(classes)
     if new := [label for label in classes if label not in known]:
         raise ValueError(f"every class must have recordings to train on, {new[0]!r} has none in {root}")
     return {
@@ -132,13 +132,8 @@ class SpeechData:
         def one_class(each):
             return np.zeros(len(each), np.int32)
 
-        try:
-            splits = complete_splits(
-                found, _names, one_class, share=self.holdout, seed=self.split_seed, what="recordings"
-            )
-        except ValueError as error:
-            raise ValueError(f"{self.root}: {error}") from error
-        return DataSet(splits, kind="texts")
+        how = {"share": self.holdout, "seed": self.split_seed, "where": self.root, "what": "recordings"}
+        return DataSet(complete_splits(found, _names, one_class, **how), kind="texts")
 
 
 def _names(recordings: Recordings) -> list[str]:

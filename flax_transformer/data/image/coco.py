@@ -38,7 +38,7 @@ def find_coco(root: Path) -> dict[str, Annotations]:
     names begin with `instances`, other files are left out, and so are those without categories.
 
     Raises:
-      ValueError: a file that cannot be read, two for one split, or none for `train`.
+      ValueError: a file that cannot be read, or two for one split.
     """
     folders = [root, *(path for path in root.glob("*/") if path.name == "annotations" or is_split_name(path.name))]
     paths = sorted(path for folder in folders for path in folder.glob("[!.]*.json"))
@@ -53,8 +53,6 @@ def find_coco(root: Path) -> dict[str, Annotations]:
         if split in found:
             raise ValueError(f"a split must have one file of annotations, got {found[split].path} and {each.path}")
         found[split] = each
-    if found and "train" not in found:
-        raise ValueError(f"{root} must have annotations of a split train, got those of {', '.join(found)}")
     return found
 
 
@@ -71,7 +69,7 @@ def open_coco(
           not there, or classes that differ between splits; names file, id and value.
     """
     categories = {split: _categories(each) for split, each in found.items()}
-    classes = categories["train"]
+    classes = categories["train" if "train" in categories else next(iter(categories))]
     for split, theirs in categories.items():
         if theirs != classes:
             differ = listed(sorted(set(theirs.items()) ^ set(classes.items())))

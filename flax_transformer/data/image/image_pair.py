@@ -50,10 +50,7 @@ class ImagePairData:
             if missing:
                 raise ValueError(f"{root / here / min(missing)} must have an image of its name in {there}, it has none")
         both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
-        try:
-            splits = held_out({"train": image_pairs(*both)}, self.holdout, self.split_seed)
-        except ValueError as error:
-            raise ValueError(f"{root}: {error}") from error
+        splits = held_out({"train": image_pairs(*both)}, self.holdout, self.split_seed, root)
         return DataSet(splits, kind="pairs")
 
 

@@ -74,10 +74,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
       FileNotFoundError, ValueError: as `image_splits`, and for too few images to hold out.
     """
     found = image_splits(root)
-    try:
-        splits = complete_splits(found.splits, _image_names, _labels, share=holdout, seed=seed)
-    except ValueError as error:
-        raise ValueError(f"{root}: {error}") from error
+    splits = complete_splits(found.splits, _image_names, _labels, share=holdout, seed=seed, where=root)
     return replace(found, splits=splits)
 
 

@@ -3,6 +3,7 @@
 Axes: B images or questions.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,12 +82,12 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> DataSet
         split: captioned_images(Files(each.root, each.names), each.texts)
         for split, each in open_json_lines(root, LINES).items()
     }
-    return DataSet(held_out(splits, holdout, seed), kind="captions")
+    return DataSet(held_out(splits, holdout, seed, root), kind="captions")
 
 
-def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
+def held_out(splits: Mapping[str, Any], holdout: float, seed: int, where: str | os.PathLike) -> dict[str, Any]:
     """Hold out images for the splits that there are not; by their names, whose order says nothing."""
-    return complete_splits(splits, _names, _one_class, share=holdout, seed=seed, take=_take)
+    return complete_splits(splits, _names, _one_class, share=holdout, seed=seed, where=where, take=_take)
 
 
 def _names(table: Table) -> list[str]:
@@ -170,7 +171,7 @@ class QuestionData:
             splits; names the file and the line.
         """
         splits = open_questions(Path(self.root), single=self.single)
-        return DataSet(held_out(splits, self.holdout, self.split_seed), kind="questions")
+        return DataSet(held_out(splits, self.holdout, self.split_seed, self.root), kind="questions")
 
 
 def open_questions(root: Path, *, single: bool = False) -> dict[str, Table]:

@@ -110,13 +110,10 @@ class AudioData:
           ValueError: no recordings, one class, names that say nothing, splits of unequal classes.
         """
         splits, classes = self.found()
-        try:
-            splits = complete_splits(
-                splits, _names, lambda each: each["label"], share=self.holdout, seed=self.split_seed,
-                what="recordings",
-            )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"{self.root or 'tones'}: {error}") from error
+        splits = complete_splits(
+            splits, _names, lambda each: each["label"], share=self.holdout, seed=self.split_seed,
+            where=self.root or "tones", what="recordings",
+        )  # fmt: skip
         return DataSet(splits, classes)
 
     def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:

@@ -44,11 +44,8 @@ def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> DataSet:
         raise FileNotFoundError(f"{root} must be a folder of videos, there is none")
     found, classes = open_folders(root, VIDEOS)
     splits = {split: labelled_videos(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
-    try:
-        whole = complete_splits(splits, _names, lambda table: table["label"], share=holdout, seed=seed, what="videos")
-    except ValueError as error:
-        raise ValueError(f"{root}: {error}") from error
-    return DataSet(whole, classes)
+    how = {"share": holdout, "seed": seed, "where": root, "what": "videos"}
+    return DataSet(complete_splits(splits, _names, lambda table: table["label"], **how), classes)
 
 
 def _names(table: Table) -> list[str]:

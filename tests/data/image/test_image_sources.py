@@ -314,7 +314,7 @@ FOLDERS = {
     "an empty class": (break_class, "bird must have at least one image, as every class folder, got none"),
     "few images": (lambda root: class_folders(root, count=2), "a class must have at least 3 images"),
     "other classes": (break_splits, "the same classes, validation and train differ in bird, dog"),
-    "no train": (break_alone, "must have a folder train beside test, val"),
+    "no train": (break_alone, "must have images of a split train, it has those of test, validation"),
     "other folders": (break_beside, "must have folders of splits alone, as it has train, got extra"),
     "loose images": (break_loose, r"must have its images in class folders, got loose\.png beside cat"),
     "a split twice": (break_twice, "must have one folder for the split validation"),

@@ -84,7 +84,7 @@ def test_bad_folders_are_refused(tmp_path):
         CaptionData(root=str(tmp_path)).open()
     write_image(tmp_path / "0.png")
     lines(tmp_path / "test.jsonl", GOOD)
-    with pytest.raises(ValueError, match="must have captions of a split train, got those of test"):
+    with pytest.raises(ValueError, match="must have images of a split train, it has those of test"):
         CaptionData(root=str(tmp_path)).open()
     lines(tmp_path / "train.jsonl", GOOD)
     with pytest.raises(ValueError, match=r"splits must have different images, 0\.png is in"):
