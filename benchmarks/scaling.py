@@ -24,7 +24,7 @@ FAMILIES = (
     "qwen2_5_0_5b", "qwen3_0_6b", "llama3_2_1b", "mistral_7b",
 )  # fmt: skip
 EXPERIMENTS = (
-    "language_model.py", "pretrain_bert.py", "classify_text.py", "text_to_text.py", "denoise.py",
+    "language_model.py:tiny", "pretrain_bert.py:new", "classify_text.py:new", "text_to_text.py", "denoise.py",
     "translate_numbers.py", "translate_text.py:transformer", "forkme.py",
 )  # fmt: skip
 DECODER = (

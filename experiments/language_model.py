@@ -48,21 +48,22 @@ def experiment(model: Any, rate: float, train: TrainConfig, **size: int) -> Reci
     )  # fmt: skip
 
 
-EXPERIMENT = experiment(
-    gpt2_tiny(),
-    4e-3,
-    TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),
-    rows=12,
-    length=64,
-)
-MINI = experiment(
-    gpt2_mini(precision=Precision(compute="bfloat16")),
-    1e-3,
-    TrainConfig(steps=5_000, log_every=100, eval_every=250, checkpoint_every=250, keep_best=True),
-    rows=64,
-    length=256,
-)
-EXPERIMENTS = {"tiny": EXPERIMENT, "mini": MINI}
+EXPERIMENTS = {
+    "tiny": experiment(
+        gpt2_tiny(),
+        4e-3,
+        TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),
+        rows=12,
+        length=64,
+    ),
+    "mini": experiment(
+        gpt2_mini(precision=Precision(compute="bfloat16")),
+        1e-3,
+        TrainConfig(steps=5_000, log_every=100, eval_every=250, checkpoint_every=250, keep_best=True),
+        rows=64,
+        length=256,
+    ),
+}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)
