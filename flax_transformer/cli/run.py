@@ -118,13 +118,14 @@ def evaluate(
         from flax_transformer.cli.programs import keep_programs
         from flax_transformer.data.text.annotated import read_pairs
         from flax_transformer.task.checkpoint import open_checkpoint
-        from flax_transformer.task.measure import measure
+        from flax_transformer.task.measure import TABLES, measure, split_file
         from flax_transformer.task.translation import translates
 
         keep_programs()
         pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
-        if pretrained is None or ("text2text-generation" in pretrained.architecture.uses and data.is_file()):
-            result = _evaluate_pairs(checkpoint, *read_pairs(data), how)
+        known = None if pretrained is None else pretrained.architecture
+        if known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",)):
+            result = _evaluate_pairs(checkpoint, *read_pairs(split_file(data, split, TABLES)), how)
         else:
             with Refused() as refuse:
                 print(json.dumps(measure(pretrained, data, split, refuse), indent=2))

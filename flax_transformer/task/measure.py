@@ -88,7 +88,7 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         return _matches(pretrained, _folder(data), split, refuse)
     if reads == ("text",) and (use := next((each for each in TEXTS if each in uses), None)):
         suffixes, run = TEXTS[use]
-        return run(pretrained, _file(data, split, suffixes))
+        return run(pretrained, split_file(data, split, suffixes))
     raise ValueError(f"nothing is measured of a {name}, which can {', '.join(USES[each] for each in known.uses)}")
 
 
@@ -98,8 +98,12 @@ def _folder(data: Path) -> Path:
     return data
 
 
-def _file(data: Path, split: str | None, suffixes: Sequence[str]) -> Path:
-    """Return a file of texts: itself, or that of a folder's split."""
+def split_file(data: Path, split: str | None, suffixes: Sequence[str]) -> Path:
+    """Return a file of texts: itself, or that of a folder's split.
+
+    Raises:
+      ValueError: a folder without one.
+    """
     if not data.is_dir():
         return data
     names = {"test": ("test",), "validation": ("validation", "dev"), "train": ("train",)}
