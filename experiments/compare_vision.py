@@ -9,8 +9,8 @@ images or seeds makes those runs alone. What came out is written to `comparison.
 figure, `comparison.png`.
 
 Of Fashion-MNIST's test images, in percent, by the command above: means and standard deviations of three seeds (45
-runs, about 5 minutes each on two cores with other work beside, 2026-11-23; but for Swin and Mixer again with Muon as it
-is now, about 4 minutes each on one core, 2026-11-26).
+runs, about 5 minutes each on two cores with other work beside, 2026-11-23; but for Swin again with Muon as it is
+now, about 4 minutes each on one core, 2026-11-26).
 
                             steps  1,000 images  5,000 images  54,000 images
     ViT                       334      78.9 ± 0.3      79.3 ± 0.1       80.3 ± 0.2
