@@ -54,7 +54,7 @@ class EmbeddingConfig:
     offset: int = 0
     """Rows of a learned table before that of position 0, or what the first position of sinusoids is."""
     types: int | Literal["token"] = 0
-    """HeldKinds of tokens, each with an embedding that is added (BERT's first and second sentence); "token": types are
+    """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence); "token": types are
     tokens themselves, looked up in their table (GPT-2)."""
     own_table: bool = True
     """Without one, tokens are looked up in the table of another embedding, which each call is given."""

@@ -299,7 +299,7 @@ class VisualAnswers(Evaluator):
     metric: ClassVar[str] = "accuracy"
 
     kinds: int = 6
-    """HeldKinds of questions shown on the terminal, the most frequent: by how they begin."""
+    """Kinds of questions shown on the terminal, the most frequent: by how they begin."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""

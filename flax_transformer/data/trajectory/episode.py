@@ -33,7 +33,7 @@ class Episodes:
 
     states: Float[np.ndarray, "N S"]
     actions: Int[np.ndarray, " N"]
-    """HeldKinds of actions."""
+    """Kinds of actions."""
     rewards: Float[np.ndarray, " N"]
     starts: Int[np.ndarray, " E"]
     """The first step of each episode."""

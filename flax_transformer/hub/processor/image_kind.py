@@ -1,4 +1,4 @@
-"""HeldKinds of image processors: what each takes for granted, and the steps that a checkpoint's options make of it.
+"""Kinds of image processors: what each takes for granted, and the steps that a checkpoint's options make of it.
 
 A field that is absent has the kind's own value, one that is null has none. Options of steps that a kind does not have
 are ignored, as `transformers` does, and so are fields that no kind knows, unless they are steps: `do_…: true`.

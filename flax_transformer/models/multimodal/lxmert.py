@@ -257,9 +257,9 @@ class LxmertPretrainingConfig(MaskedLMConfig):
     answers: int = 9_500
     """Answers to questions, of which it predicts one."""
     objects: int = 1_600
-    """HeldKinds of what a region may show."""
+    """Kinds of what a region may show."""
     attributes: int = 400
-    """HeldKinds of how it may be."""
+    """Kinds of how it may be."""
 
     def __post_init__(self):
         super().__post_init__()
