@@ -173,12 +173,12 @@ def _inputs(
     pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None, multiple: int
 ) -> Mapping[str, Any]:
     """Tokenise texts, padded to a multiple where the tokenizer pads and the model has the room."""
-    tokenizer = tokenizer_of(pretrained, *texts)
-    inputs = tokenizer(texts, pairs)
-    width, room = -(-inputs["input_ids"].shape[1] // multiple) * multiple, positions_of(pretrained.model.cfg)
-    if multiple == 1 or tokenizer.pad is None or (room is not None and room < width):
-        return inputs
-    return tokenizer(texts, pairs, padding=width)
+    tokenizer, room = tokenizer_of(pretrained, *texts), positions_of(pretrained.model.cfg)
+    if multiple > 1 and tokenizer.pad is not None:
+        inputs = tokenizer(texts, pairs, pad_to_multiple_of=multiple)
+        if room is None or inputs["input_ids"].shape[1] <= room:
+            return inputs
+    return tokenizer(texts, pairs)
 
 
 def label_words(pretrained: Pretrained, text: str, *, multiple: int = 1) -> list[Word]:
