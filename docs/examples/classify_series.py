@@ -28,7 +28,7 @@ from flax_transformer.ops import sinusoidal
 from flax_transformer.order import Part
 from flax_transformer.task.classification import ImageLabels
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.held_out import HeldOut
+from flax_transformer.task.held_out import HeldSeen
 from flax_transformer.task.opened import Context, Opened, stream
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
@@ -77,7 +77,7 @@ class SeriesRows:
 
 
 @frozen
-class HeldSeries(HeldOut):
+class HeldSeries(HeldSeen):
     """Held-out recordings."""
 
     what: ClassVar[str] = "recordings"

@@ -19,7 +19,7 @@ from flax_transformer.listing import listed
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.report.sample import save_image, write_confusion
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.held_out import HeldOut
+from flax_transformer.task.held_out import HeldOut, HeldSeen
 
 KEPT = 100
 """Samples that a run keeps at most."""
@@ -110,6 +110,8 @@ class ShownLabels(Evaluator):
 @frozen
 class ImageLabels(ShownLabels):
     """Classify the test images or videos: `HeldImages`, `HeldVideos`, `HeldSkeletons`."""
+
+    takes: ClassVar[type] = HeldSeen
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the image as the model sees it."""

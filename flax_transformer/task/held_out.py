@@ -11,7 +11,7 @@ from flax_transformer.frozen import frozen
 
 @frozen
 class HeldOut:
-    """Held-out rows as a model sees them; a subclass says how a report shows one."""
+    """Held-out rows as a model sees them."""
 
     table: Any
     """A `Table`, or what gives rows as it does."""
@@ -32,6 +32,11 @@ class HeldOut:
     def example(self, index: int) -> Any:
         """Return a row as the model gets it."""
         return Chain(self.transforms)(self.table[index], np.random.default_rng(0))
+
+
+@frozen
+class HeldSeen(HeldOut):
+    """Held-out rows that are looked at; a subclass says how a report shows one."""
 
     def seen(self, index: int) -> Any:
         """Return what a report shows of a row, an image of Pillow's."""

@@ -30,12 +30,12 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor import image_step
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.task.checkpoint import File, file_of, image_processor_of
-from flax_transformer.task.held_out import HeldOut
+from flax_transformer.task.held_out import HeldSeen
 from flax_transformer.task.opened import Context, check_rows
 
 
 @frozen
-class HeldImages(HeldOut):
+class HeldImages(HeldSeen):
     """Held-out images, and how a model sees them."""
 
     normalise: Normalise

@@ -30,14 +30,14 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.report.sample import sheet
 from flax_transformer.task.checkpoint import image_processor_of, require_use
 from flax_transformer.task.classification import Label, ranked
-from flax_transformer.task.held_out import HeldOut
+from flax_transformer.task.held_out import HeldSeen
 from flax_transformer.task.image_input import Sized, image_stream, named_classes, normalised, processor_of
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
 
 
 @frozen
-class HeldVideos(HeldOut):
+class HeldVideos(HeldSeen):
     """Held-out videos, and how a model sees them."""
 
     what: ClassVar[str] = "videos"
@@ -153,7 +153,7 @@ SHOWN, SIDE = 8, 64
 
 
 @frozen
-class HeldSkeletons(HeldOut):
+class HeldSkeletons(HeldSeen):
     """Held-out sequences, and what is done to them before they are laid out."""
 
     what: ClassVar[str] = "sequences"
