@@ -182,7 +182,7 @@ def _read(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | 
         raise ValueError(f"{index} must be a file of vectors that a search wrote: {error}") from error
 
 
-def unit(x: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
+def unit(x: Float[jax.Array | np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
     """Make each vector one of length 1."""
     x = np.asarray(x, np.float32)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
