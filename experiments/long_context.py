@@ -31,9 +31,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flax_transformer.data import Example, each_once, shuffled
+from flax_transformer.data import Example, Table, each_once, shuffled
 from flax_transformer.data.text import Rows
-from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import with_head
 from flax_transformer.models.text.longformer import LongformerConfig, longformer_encoder
@@ -168,18 +167,18 @@ class Reviews:
     held: int = 2_500
     """Training reviews that are for validation."""
 
-    def read(self, split: Literal["train", "validation", "test"]) -> Labelled:
+    def read(self, split: Literal["train", "validation", "test"]) -> Table:
         """Read the reviews of a split."""
         if not self.root:
             raise ValueError("no data: give --data.root FOLDER with train.jsonl.xz and test.jsonl.xz")
         if split == "test":
-            return Labelled(*_reviews(Path(self.root) / "test.jsonl.xz"))
+            return Table(dict(zip(("text", "label"), _reviews(Path(self.root) / "test.jsonl.xz"), strict=True)))
         texts, labels = _reviews(Path(self.root) / "train.jsonl.xz")
         if not 0 < self.held < len(texts):
             raise ValueError(f"held must be some of the {len(texts)} training reviews, got {self.held}")
         chosen = random.Random(0).sample(range(len(texts)), len(texts))
         chosen = chosen[: self.held] if split == "validation" else chosen[self.held :]
-        return Labelled([texts[i] for i in chosen], [labels[i] for i in chosen])
+        return Table({"text": texts, "label": labels}).take(np.array(chosen))
 
     def classes(self) -> tuple[str, ...]:
         """Name the classes."""

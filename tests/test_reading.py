@@ -81,8 +81,8 @@ def forward(_):
 def step(folder):
     pairs = numbers(60)
     for split in ("train", "val", "test"):
-        (folder / f"{split}.en").write_text("\n".join(pairs.sources) + "\n")
-        (folder / f"{split}.de").write_text("\n".join(pairs.targets) + "\n")
+        (folder / f"{split}.en").write_text("\n".join(pairs["source"]) + "\n")
+        (folder / f"{split}.de").write_text("\n".join(pairs["target"]) + "\n")
     data = TextCorpus(root=str(folder), source="en", target="de", validation="val", test="test")
     train(
         replace(

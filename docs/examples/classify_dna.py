@@ -13,7 +13,7 @@ checkpoints, resumption, the export that `transformers` opens and the report are
 
 import numpy as np
 
-from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.data import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.text.bert import bert_base_uncased
@@ -44,7 +44,7 @@ class Pieces:
     length: int = 60
     """Bases a piece."""
 
-    def read(self, split: str) -> Labelled:
+    def read(self, split: str) -> Table:
         """Draw the pieces of a split."""
         count, rng = getattr(self, split), np.random.default_rng(["train", "validation", "test"].index(split))
         labels = rng.integers(2, size=count)
@@ -53,7 +53,7 @@ class Pieces:
             ends = CHAINS[labels, bases[-1]].cumsum(-1)[:, :3]
             bases.append((rng.random((count, 1)) > ends).sum(-1))
         texts = ["".join(BASES[base] for base in piece) for piece in np.stack(bases, axis=1)]
-        return Labelled(texts, labels.tolist())
+        return Table({"text": texts, "label": labels.tolist()})
 
     def classes(self) -> tuple[str, ...]:
         """Name the classes."""

@@ -113,7 +113,7 @@ def evaluate(
         from flax_transformer.data.text import read_parallel
 
         pairs = read_parallel(source, reference, strict=True)
-        result = _evaluate_pairs(checkpoint, list(pairs.sources), list(pairs.targets), how)
+        result = _evaluate_pairs(checkpoint, list(pairs["source"]), list(pairs["target"]), how)
     else:
         from flax_transformer.cli.programs import keep_programs
         from flax_transformer.data.text.annotated import read_pairs

@@ -1,7 +1,7 @@
 """Splits of a data set as tables: rows with named columns, of which files are read when a row is asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,6 +50,8 @@ class Table(Sequence[Any]):
     """
 
     columns: Mapping[str, Any]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """How many rows their reader left out, by reason."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}

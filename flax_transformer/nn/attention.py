@@ -63,6 +63,7 @@ class AttentionConfig:
     memory, optional = None, False  # for attention to a memory, a `CrossAttentionConfig` has fields
     takes = "mask", "bias", "positions"  # of a block's arguments: see `Sublayer`
     takes_of_memory = "memory", "mask"
+    function = None  # what a layer that computes attention by itself is called, and takes no `attend`
 
     def __post_init__(self):
         check_fields(self)
@@ -71,6 +72,8 @@ class AttentionConfig:
         check_rates(self, "attention_dropout")
         if unknown := set(self.biased).difference(PROJECTIONS):
             raise ValueError(f"biases are of {', '.join(PROJECTIONS)}, got {', '.join(sorted(unknown))}")
+        if self.function is not None and self.attend is not attention:
+            raise ValueError(f"{self.function} computes attention by itself, and takes no other attention function")
         if self.scale is not None and not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
         if self.head_width is None and self.embed % self.heads:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import Attention, AttentionConfig
-from flax_transformer.ops import Dropout, Mask, attention, widen
+from flax_transformer.ops import Dropout, Mask, widen
 from flax_transformer.ops.attention.xla import attention_logits, masked_softmax, mix_weights
 
 
@@ -18,10 +18,10 @@ from flax_transformer.ops.attention.xla import attention_logits, masked_softmax,
 class TalkingConfig(AttentionConfig):
     """Attention with as many heads before the softmax, in it and after it; memory O(T S)."""
 
+    function = "attention with talking heads"
+
     def __post_init__(self):
         super().__post_init__()
-        if self.attend is not attention:
-            raise ValueError("talking heads mix the scores themselves, and take no other attention function")
         if self.resolved_kv_heads != self.heads:
             raise ValueError(
                 f"talking heads are as many for keys as for queries, got N={self.heads}, K={self.kv_heads}"

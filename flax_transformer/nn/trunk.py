@@ -196,10 +196,10 @@ class Trunk(Module):
 
     def _end(self, x: Array) -> Array:
         x = checkpoint_name(x, "trunk_output")
-        return self.norm(x) if hasattr(self, "norm") else x
+        return self.norm(x) if self.cfg.end_norm else x
 
     def _bias(self, T: int, S: int, offset: Array | int = 0) -> Array | None:
-        return self.relative(T, S, offset) if hasattr(self, "relative") else None
+        return None if self.cfg.relative is None else self.relative(T, S, offset)
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> Caches:
         """Make empty caches for `length` positions of `batch` sentences, `beams` hypotheses each."""

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
@@ -34,9 +34,9 @@ MOST = 5
 
 @frozen
 class Labels(Evaluator):
-    """Measure the accuracy on the test texts, which are `Labelled`; keep the most wrong and some others."""
+    """Measure the accuracy on the test texts, a table of `text` and `label`; keep the most wrong and some others."""
 
-    takes: ClassVar[type] = Labelled
+    takes: ClassVar[type] = Table
     metric: ClassVar[str] = "accuracy"
 
     count: int = 6
@@ -47,15 +47,15 @@ class Labels(Evaluator):
         opened, test = finished.opened, finished.opened.held
         metrics = tested(finished.objective, finished.model, opened.test())
         probabilities, names = class_probabilities(finished), opened.spec.classes
-        truth = np.asarray(test.labels)
+        truth = np.asarray(test["label"])
         write_confusion(finished.folder.root, names, truth.tolist(), probabilities.argmax(1).tolist())
         samples = [
-            {"source": test.texts[i], **class_sample(names, int(truth[i]), probabilities[i])}
+            {"source": test["text"][i], **class_sample(names, int(truth[i]), probabilities[i])}
             for i in telling(truth, probabilities).tolist()
         ]
-        wide = max(map(len, names))
+        wide, texts = max(map(len, names)), test["text"]
         lines = [
-            f"  {'✓' if predicted == names[truth[i]] else '✗'} {predicted:{wide}} {row.max():.2f}  {test.texts[i][:90]}"
+            f"  {'✓' if predicted == names[truth[i]] else '✗'} {predicted:{wide}} {row.max():.2f}  {texts[i][:90]}"
             for i, row in enumerate(probabilities[: self.count])
             for predicted in (names[row.argmax()],)
         ]

@@ -7,15 +7,12 @@ from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
 
 import jax
 
+from flax_transformer.data.bucket import BucketPlan, BucketStream, bucket_boundaries, eval_batches
 from flax_transformer.data.text import (
-    BucketPlan,
     PairSource,
     Tokenized,
     Tokenizer,
-    bucket_boundaries,
-    eval_batches,
     load_tokenizer,
-    pipeline,
     tokenize,
     train_byte_bpe,
     train_word_bpe,
@@ -173,7 +170,7 @@ class SentencePairs:
                 multiple=VOCAB_MULTIPLE,
                 length=None if known is None else max(*boundaries, *held),
             ),
-            batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
+            batches=BucketStream(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
             validation=held_batches,
             test=held_batches,
             held=[corpus["test"][i] for i in range(len(corpus["test"]))],

@@ -10,14 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.data.text import BucketPlan, bucket_boundaries
+from flax_transformer.data.bucket import BucketPlan, BucketStream, bucket_boundaries, eval_batches
 from flax_transformer.data.text.story import (
     FIRST,
     SPLITS,
     Stories,
     StoryQuestion,
-    StoryStream,
-    each_question_once,
     number_stories,
     split_words,
 )
@@ -78,9 +76,9 @@ class StoryQuestions:
             if not len(found[split]):
                 raise ValueError(f"{split} must have questions, there are none")
         train = found["train"]
-        boundaries = bucket_boundaries(train.counts, self.buckets)
+        boundaries = bucket_boundaries(train.lengths, self.buckets)
         plan = BucketPlan(
-            train.counts, tokens=self.sentences, boundaries=boundaries, seed=context.seed,
+            train.lengths, tokens=self.sentences, boundaries=boundaries, seed=context.seed,
             multiple=math.lcm(ROWS, context.multiple),
         )  # fmt: skip
         counts = ", ".join(f"{len(each):,} {split}" for split, each in found.items())
@@ -93,7 +91,7 @@ class StoryQuestions:
         held = {split: partial(self._once, found[split], boundaries) for split in SPLITS[1:]}
         return Opened(
             spec=Spec(uses=("classification",), vocab=FIRST + len(words), classes=answers, sizes={"words": width}),
-            batches=StoryStream(
+            batches=BucketStream(
                 plan, train, process_index=jax.process_index(), process_count=jax.process_count()
             ),
             **held,
@@ -101,8 +99,9 @@ class StoryQuestions:
         )  # fmt: skip
 
     def _once(self, stories: Stories, boundaries: tuple[int, ...]) -> Any:
-        most = max(int(stories.counts.max()) + 1, boundaries[-1])
-        return each_question_once(stories, (*boundaries[:-1], most), 2 * self.sentences)
+        most = max(int(stories.lengths.max()) + 1, boundaries[-1])
+        batches = eval_batches(stories, tokens=2 * self.sentences, boundaries=(*boundaries[:-1], most))
+        return (batch for _, batch in batches)
 
 
 def _vocabulary(

@@ -14,8 +14,8 @@ import numpy as np
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
 from flax_transformer.data.label import check_classes
+from flax_transformer.data.table import Table
 from flax_transformer.data.text import FittedRows, Rows
-from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -71,16 +71,17 @@ class LabelledTexts:
         return self.length
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Read the texts, learn or load the tokenizer; held out are the test's `Labelled` texts.
+        """Read the texts, learn or load the tokenizer; held out is the table of the test.
 
         Args:
-          data: has `read(split)`, which gives `Labelled` texts, and `classes()`, which names their classes.
+          data: has `read(split)`, which gives a table of `text` and `label`, and `classes()`, the names of the
+            classes.
         """
         found = {split: data.read(split) for split in ("train", "validation", "test")}
         classes = tuple(data.classes())
         for split, each in found.items():
-            check_classes(each.labels, classes, f"{split} texts")
-        tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"].texts)
+            check_classes(each["label"], classes, f"{split} texts")
+        tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"]["text"])
         if self.hide and tokenizer.mask is None:
             raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
         items = {split: _items(each, tokenizer, self.length) for split, each in found.items()}
@@ -119,10 +120,10 @@ def encoder_tokenizer(vocabulary: VocabularyConfig, context: Context, texts: Seq
     return known
 
 
-def _items(data: Labelled, tokenizer: HubTokenizer, length: int) -> list[Example]:
-    inputs = tokenizer(list(data.texts), max_length=length, truncate=True, side="right")
+def _items(data: Table, tokenizer: HubTokenizer, length: int) -> list[Example]:
+    inputs = tokenizer(list(data["text"]), max_length=length, truncate=True, side="right")
     ends = inputs["attention_mask"].sum(axis=1)
-    rows = zip(inputs["input_ids"], ends, data.labels, strict=True)
+    rows = zip(inputs["input_ids"], ends, data["label"], strict=True)
     return [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]
 
 

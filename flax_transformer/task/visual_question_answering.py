@@ -24,7 +24,6 @@ from flax_transformer.data.image.stream import epoch_indices
 from flax_transformer.data.image.text import most_frequent
 from flax_transformer.data.table import DataSet, Gathered, Table
 from flax_transformer.data.text import Rows
-from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -212,8 +211,8 @@ class _Questions:
 
     known: Answerable
 
-    def read(self, split: str) -> Labelled:
-        return Labelled(self.known.asked[split]["question"], self.known.labels(split).tolist())
+    def read(self, split: str) -> Table:
+        return Table({"text": self.known.asked[split]["question"], "label": self.known.labels(split).tolist()})
 
     def classes(self) -> tuple[str, ...]:
         return self.known.classes

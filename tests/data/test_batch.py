@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flax_transformer.data import Table
+from flax_transformer.data.bucket import BucketPlan, bucket_boundaries, eval_batches
 from flax_transformer.data.text import (
-    BucketPlan,
     Ragged,
-    TextPairs,
     Tokenized,
-    bucket_boundaries,
-    collate,
-    eval_batches,
     load_ragged,
     ragged,
     tokenize,
@@ -69,23 +66,23 @@ def test_ragged_is_mapped_from_its_files(tmp_path):
 
 
 def test_tokenize_is_the_tokenizer_whatever_the_chunk():
-    pairs = TextPairs(["a b", "ab", "b", "", "a"], ["b", "", "a b a", "ab", "b b"])
-    tokenizer = train_word_bpe([*pairs.sources, *pairs.targets], merges=2)
+    pairs = Table({"source": ["a b", "ab", "b", "", "a"], "target": ["b", "", "a b a", "ab", "b b"]})
+    tokenizer = train_word_bpe([*pairs["source"], *pairs["target"]], merges=2)
     whole, parts = tokenize(pairs, tokenizer), tokenize(pairs, tokenizer, chunk=2)
-    assert [row.tolist() for row in whole.source] == tokenizer.encode(pairs.sources)
-    assert [row.tolist() for row in whole.target] == tokenizer.encode(pairs.targets)
+    assert [row.tolist() for row in whole.source] == tokenizer.encode(pairs["source"])
+    assert [row.tolist() for row in whole.target] == tokenizer.encode(pairs["target"])
     assert whole.fingerprint == parts.fingerprint
     assert whole.tokenizer == tokenizer.fingerprint()
-    other = tokenize(TextPairs(pairs.targets, pairs.sources), tokenizer)
+    other = tokenize(Table({"source": pairs["target"], "target": pairs["source"]}), tokenizer)
     assert other.fingerprint != whole.fingerprint
-    alone = tokenize_sources(pairs.sources, tokenizer)
-    assert [row.tolist() for row in alone.source] == tokenizer.encode(pairs.sources)
+    alone = tokenize_sources(pairs["source"], tokenizer)
+    assert [row.tolist() for row in alone.source] == tokenizer.encode(pairs["source"])
     assert alone.target.lengths.tolist() == [0] * 5
 
 
 def test_batch_is_the_literal_array():
     examples = Tokenized(ragged([[5, 6], [7]]), ragged([[8], [9, 10, 11]]))
-    batch = collate(examples, np.array([1, -1, 0]), 4)
+    batch = examples.lay_out(np.array([1, -1, 0]), 4)
     assert jax.tree.map(np.ndarray.tolist, batch) == {
         "inputs": {
             "source": [[7, 2, 0, 0], [0, 0, 0, 0], [5, 6, 2, 0]],
@@ -101,7 +98,7 @@ def test_batch_is_the_literal_array():
 
 def test_a_batch_uses_the_marks_of_its_tokenizer():
     examples = Tokenized(ragged([[5]]), ragged([[6]]), pad=9, bos=8, eos=7)
-    batch = collate(examples, np.array([0, -1]), 2)
+    batch = examples.lay_out(np.array([0, -1]), 2)
     assert batch["inputs"]["source"].tolist() == [[5, 7], [9, 9]]
     assert batch["inputs"]["target"].tolist() == [[8, 6], [9, 9]]
     assert batch["labels"].tolist() == [[6, 7], [9, 9]]
@@ -110,7 +107,7 @@ def test_a_batch_uses_the_marks_of_its_tokenizer():
 def test_rows_that_do_not_fit_are_refused():
     examples = examples_of([[3, 1], [1, 1]])
     with pytest.raises(ValueError, match="got 3 tokens, width 3"):
-        collate(examples, np.array([0]), 3)
+        examples.lay_out(np.array([0]), 3)
     assert len(examples.within(3)) == 1
     assert examples.within(4) is examples
 
@@ -174,7 +171,7 @@ def test_batches_of_different_shapes_are_mixed():
 def test_padding_is_what_the_batches_hold():
     lengths = np.random.default_rng(0).integers(0, 15, (300, 2))
     plan = BucketPlan(lengths, tokens=64, boundaries=(5, 9, 16), seed=0)
-    batches = [collate(examples_of(lengths), indices, boundary) for boundary, indices in plan.epoch(0)]
+    batches = [examples_of(lengths).lay_out(indices, boundary) for boundary, indices in plan.epoch(0)]
     places = sum(batch["inputs"]["source"].size + batch["labels"].size for batch in batches)
     tokens = sum(batch["inputs"]["lengths"].sum() + batch["weights"].sum() for batch in batches)
     assert plan.padding == pytest.approx(1 - tokens / places, abs=1e-12)
@@ -185,7 +182,7 @@ def test_padding_is_what_the_batches_hold():
     [
         ({"tokens": 15}, "got tokens=15 < 1 * 16"),
         ({"tokens": 63, "multiple": 4}, "got tokens=63 < 4 * 16"),
-        ({"boundaries": (4, 8)}, "got 1 pairs of up to 16 tokens with the end mark, boundary 8"),
+        ({"boundaries": (4, 8)}, "got 1 of up to 16 tokens with the end mark, boundary 8"),
         ({"boundaries": (16, 4)}, "must be positive and rise, got (16, 4)"),
         ({"boundaries": ()}, "must be positive and rise, got ()"),
         ({"multiple": 0}, "at least 1 row, got 0"),
@@ -198,7 +195,7 @@ def test_impossible_plans_say_both_numbers(options, message):
 
 
 def test_nothing_cannot_be_planned():
-    with pytest.raises(ValueError, match="at least one pair, got 0"):
+    with pytest.raises(ValueError, match="at least one row, got 0"):
         BucketPlan(np.empty((0, 2), int), tokens=8, boundaries=(4,), seed=0)
     with pytest.raises(IndexError, match="got -1"):
         BucketPlan(np.array([[1, 1]]), tokens=8, boundaries=(4,), seed=0)[-1]

@@ -8,7 +8,7 @@ from flax_transformer.data.audio.transform import CTCRows
 from flax_transformer.data.image import Objects, image_scenes
 from flax_transformer.data.image.image_set import InMemoryImages, labelled_images
 from flax_transformer.data.label import check_boxes, check_classes
-from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.data.table import Table
 from flax_transformer.task.image_input import opened
 from flax_transformer.task.opened import Context
 from flax_transformer.task.text_classification import LabelledTexts
@@ -32,7 +32,7 @@ class Texts:
         self.label = label
 
     def read(self, split):
-        return Labelled(["a", "b"], [0, self.label if split == "test" else 1])
+        return Table({"text": ["a", "b"], "label": [0, self.label if split == "test" else 1]})
 
     def classes(self):
         return ("cat", "dog")

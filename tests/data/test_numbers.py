@@ -129,7 +129,7 @@ def test_numbers_out_of_range_are_refused(spell, n):
 
 def test_splits_are_disjoint_whatever_the_seed():
     drawn = {
-        split: {source for seed in (0, 1) for source in numbers(1500, seed=seed, split=split).sources}
+        split: {source for seed in (0, 1) for source in numbers(1500, seed=seed, split=split)["source"]}
         for split in ("train", "validation", "test")
     }
     assert not drawn["train"] & drawn["validation"]
@@ -139,11 +139,11 @@ def test_splits_are_disjoint_whatever_the_seed():
 
 def test_numbers_are_distinct_pure_in_the_seed_and_of_every_size():
     pairs = numbers(2000, seed=3)
-    assert pairs == numbers(2000, seed=3)
-    assert pairs.sources != numbers(2000, seed=4).sources
-    assert len(set(pairs.sources)) == 2000
-    values = np.array([read_english(source) for source in pairs.sources])
-    assert [read_german(target) for target in pairs.targets] == values.tolist()
+    assert pairs.fingerprint == numbers(2000, seed=3).fingerprint
+    assert pairs["source"] != numbers(2000, seed=4)["source"]
+    assert len(set(pairs["source"])) == 2000
+    values = np.array([read_english(source) for source in pairs["source"]])
+    assert [read_german(target) for target in pairs["target"]] == values.tolist()
     digits = np.bincount([len(str(n)) for n in values], minlength=7)
     assert digits[1] + digits[2] == 100  # all below 100 are for training
     assert (digits[3:] >= 400).all()

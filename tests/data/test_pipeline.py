@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.text import BucketPlan, Tokenized, collate, pipeline, ragged
+from flax_transformer.data.bucket import BucketPlan, BucketStream
+from flax_transformer.data.text import Tokenized, ragged
 
 
 def make(seed=0, pairs=60, multiple=4, **options):
@@ -32,27 +33,27 @@ def assert_same(ours, theirs):
 def test_stream_follows_the_plan_over_epochs():
     plan, examples = make()
     count = 2 * plan.batches_per_epoch + 3
-    expected = [collate(examples, indices, boundary) for boundary, indices in map(plan.__getitem__, range(count))]
-    assert_same(take(pipeline(plan, examples), count), expected)
+    expected = [examples.lay_out(indices, boundary) for boundary, indices in map(plan.__getitem__, range(count))]
+    assert_same(take(BucketStream(plan, examples), count), expected)
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 40), st.booleans())
 def test_restart_at_any_step_gives_the_same_batches(step, by_state):
-    whole = take(pipeline(*make()), step + 5)
+    whole = take(BucketStream(*make()), step + 5)
     if by_state:
-        first = pipeline(*make())
+        first = BucketStream(*make())
         take(first, step)
-        second = pipeline(*make())
+        second = BucketStream(*make())
         second.set_state(json.loads(json.dumps(first.get_state())))
     else:
-        second = pipeline(*make(), start=step)
+        second = BucketStream(*make(), start=step)
     assert second.step == step
     assert_same(take(second, 5), whole[step:])
 
 
 def test_a_stream_can_be_moved_back():
-    stream = pipeline(*make())
+    stream = BucketStream(*make())
     state = stream.get_state()
     first = [next(stream) for _ in range(7)]
     stream.set_state(state)
@@ -61,24 +62,24 @@ def test_a_stream_can_be_moved_back():
 
 
 def test_closing_keeps_the_position():
-    stream = pipeline(*make())
+    stream = BucketStream(*make())
     first = take(stream, 3)
-    assert_same(first + take(stream, 3), take(pipeline(*make()), 6))
+    assert_same(first + take(stream, 3), take(BucketStream(*make()), 6))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_processes_hold_contiguous_rows_of_the_same_global_batch(count):
-    parts = [take(pipeline(*make(), process_index=index, process_count=count), 20) for index in range(count)]
+    parts = [take(BucketStream(*make(), process_index=index, process_count=count), 20) for index in range(count)]
     joined = [jax.tree.map(lambda *rows: np.concatenate(rows), *step) for step in zip(*parts, strict=True)]
-    assert_same(joined, take(pipeline(*make()), 20))
+    assert_same(joined, take(BucketStream(*make()), 20))
 
 
 def test_a_position_moves_between_numbers_of_processes():
-    two = pipeline(*make(), process_index=1, process_count=2)
+    two = BucketStream(*make(), process_index=1, process_count=2)
     take(two, 9)
-    one = pipeline(*make())
+    one = BucketStream(*make())
     one.set_state(two.get_state())
-    assert_same(take(one, 3), take(pipeline(*make()), 12)[9:])
+    assert_same(take(one, 3), take(BucketStream(*make()), 12)[9:])
 
 
 @pytest.mark.parametrize(
@@ -93,23 +94,23 @@ def test_a_position_moves_between_numbers_of_processes():
     ],
 )
 def test_a_position_of_another_pipeline_is_refused(other, message):
-    state = pipeline(*make()).get_state()
-    stream = pipeline(*make(**other))
+    state = BucketStream(*make()).get_state()
+    stream = BucketStream(*make(**other))
     with pytest.raises(ValueError, match=re.escape(message)):
         stream.set_state(state)
     assert stream.step == 0
 
 
 def test_another_tokenizer_is_refused():
-    state = pipeline(*make()).get_state()
+    state = BucketStream(*make()).get_state()
     plan, examples = make()
-    stream = pipeline(plan, Tokenized(examples.source, examples.target, "other"))
+    stream = BucketStream(plan, Tokenized(examples.source, examples.target, "other"))
     with pytest.raises(ValueError, match="tokenizer: saved 'bpe', now 'other'"):
         stream.set_state(state)
 
 
 def test_broken_positions_are_refused():
-    stream = pipeline(*make())
+    stream = BucketStream(*make())
     state = stream.get_state()
     with pytest.raises(ValueError, match="step of at least 0, got -1"):
         stream.set_state(state | {"step": -1})
@@ -124,8 +125,8 @@ def test_impossible_processes_are_refused():
     with pytest.raises(
         ValueError, match=r"got 4 processes and rows by boundary \{16: 2\}; make the plan with multiple=4"
     ):
-        pipeline(plan, examples, process_count=4)
+        BucketStream(plan, examples, process_count=4)
     with pytest.raises(ValueError, match=re.escape("process_index must be in 0..1, got 2")):
-        pipeline(plan, examples, process_index=2, process_count=2)
-    with pytest.raises(ValueError, match="got 60 and 61 pairs"):
-        pipeline(plan, make(pairs=61)[1])
+        BucketStream(plan, examples, process_index=2, process_count=2)
+    with pytest.raises(ValueError, match="got 60 and 61 rows"):
+        BucketStream(plan, make(pairs=61)[1])

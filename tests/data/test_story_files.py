@@ -6,13 +6,11 @@ import tarfile
 import numpy as np
 import pytest
 
-from flax_transformer.data.text import BucketPlan
+from flax_transformer.data.bucket import BucketPlan, BucketStream, eval_batches
 from flax_transformer.data.text.story import (
     FIRST,
     StoryQuestion,
-    StoryStream,
     StoryTasks,
-    each_question_once,
     number_stories,
     read_stories,
 )
@@ -100,19 +98,19 @@ def test_a_row_is_the_question_and_then_what_was_told_last():
 
 def test_every_question_comes_once_an_epoch_and_a_stream_goes_on_where_it_was():
     made = stories()
-    plan = BucketPlan(made.counts, tokens=8, boundaries=(2, 4), seed=0)
-    stream = StoryStream(plan, made)
+    plan = BucketPlan(made.lengths, tokens=8, boundaries=(2, 4), seed=0)
+    stream = BucketStream(plan, made)
     epoch = [next(stream) for _ in range(plan.batches_per_epoch)]
     seen = np.concatenate([each["index"][each["weights"] > 0] for each in epoch])
     assert sorted(seen.tolist()) == list(range(4))
-    again = StoryStream(plan, made)
+    again = BucketStream(plan, made)
     again.set_state({**stream.get_state(), "step": 1})
     np.testing.assert_array_equal(next(again)["index"], epoch[1]["index"])
     again.close()
     stream.close()
     with pytest.raises(ValueError, match="belongs to one pipeline, got another: data"):
-        StoryStream(plan, stories(most=1)).set_state(stream.get_state())
-    held = [each["index"][each["weights"] > 0] for each in each_question_once(made, (2, 4), 8)]
+        BucketStream(plan, stories(most=1)).set_state(stream.get_state())
+    held = [each["index"][each["weights"] > 0] for _, each in eval_batches(made, tokens=8, boundaries=(2, 4))]
     assert sorted(np.concatenate(held).tolist()) == list(range(4))
 
 

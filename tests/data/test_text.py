@@ -102,7 +102,7 @@ def test_the_classes_of_a_folder_are_those_its_training_file_has(tmp_path):
     (tmp_path / "dev.tsv").write_text("other\t11\n")
     corpus = LabelledText(root=str(tmp_path))
     assert corpus.classes() == tuple(map(str, range(20)))
-    assert list(corpus.read("train").labels) == [*range(19, -1, -1), 3]
+    assert list(corpus.read("train")["label"]) == [*range(19, -1, -1), 3]
     assert corpus.read("validation")[0] == {"text": "other", "label": 11}
     (tmp_path / "dev.tsv").write_text("other\tnew\n")
     with pytest.raises(ValueError, match=r"dev.tsv, line 1: the label must be one of 0, 1, 2, .*, got 'new'"):
@@ -134,11 +134,11 @@ def test_a_column_of_ids_is_no_label_and_is_told_in_a_sentence(tmp_path):
 def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
     splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]
     assert [len(split) for split in splits] == [800, 100, 100]
-    texts = [text for split in splits for text in split.texts]
+    texts = [text for split in splits for text in split["text"]]
     assert len(set(texts)) == 1_000
-    assert sum(label for split in splits for label in split.labels) == 500
+    assert sum(label for split in splits for label in split["label"]) == 500
     assert not any(text.startswith("#") for text in texts)
-    assert code_or_comment("test", 1_000) == splits[2]
+    assert code_or_comment("test", 1_000).fingerprint == splits[2].fingerprint
 
 
 @pytest.mark.rotates

@@ -11,7 +11,7 @@ from flax_transformer.data.synthetic import numbers
 from flax_transformer.data.text import load_tokenizer, train_byte_bpe, train_word_bpe
 
 PAIRS = numbers(400)
-TEXTS = [*PAIRS.sources, *PAIRS.targets]
+TEXTS = [*PAIRS["source"], *PAIRS["target"]]
 WORD = train_word_bpe(TEXTS, merges=150)
 BYTE = train_byte_bpe(TEXTS, vocab_size=400)
 LETTERS = sorted({letter for text in TEXTS for letter in text} - {" "})
@@ -98,7 +98,7 @@ def test_a_saved_tokenizer_loads_unchanged(tmp_path, tokenizer):
 def test_training_is_the_same_in_every_process():
     code = (
         "from flax_transformer.data.synthetic import numbers; from flax_transformer.data.text import *;"
-        "p = numbers(400); t = [*p.sources, *p.targets];"
+        "p = numbers(400); t = [*p['source'], *p['target']];"
         "print(train_word_bpe(t, merges=150).fingerprint(), train_byte_bpe(t, vocab_size=400).fingerprint())"
     )
     for _ in range(2):

@@ -15,7 +15,7 @@ from flax_transformer.data.text import train_byte_bpe, train_word_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 PAIRS = numbers(200)
-TEXTS = [*PAIRS.sources, *PAIRS.targets]
+TEXTS = [*PAIRS["source"], *PAIRS["target"]]
 OURS = train_byte_bpe(TEXTS, vocab_size=400)
 BYTES = HubTokenizer.of(OURS)
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two", "##ty", "three", ",", "how", "many", "t", "##h"]

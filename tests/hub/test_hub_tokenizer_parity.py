@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 PAIRS = numbers(300)
-CORPUS = [*PAIRS.sources, *PAIRS.targets, "Hello, world! Don't stop. naïve café 東京 ☃ 1234 <mask> tokens' end"]
+CORPUS = [*PAIRS["source"], *PAIRS["target"], "Hello, world! Don't stop. naïve café 東京 ☃ 1234 <mask> tokens' end"]
 ODD = [
     "",
     " ",

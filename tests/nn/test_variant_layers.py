@@ -7,6 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
+from flax_transformer.models.text.big_bird import BlockSparseConfig
+from flax_transformer.models.text.longformer import GlobalAttentionConfig
 from flax_transformer.nn import Attention, AttentionConfig, Block, transformer_block, with_fields
 from flax_transformer.nn.linformer import LinformerAttention, LinformerConfig
 from flax_transformer.nn.nystrom import NystromConfig
@@ -104,7 +106,9 @@ def test_vmap_equals_batch(name):
         ),
         (lambda: NystromConfig(**COMMON, window=4), "an odd number of positions, got 4"),
         (lambda: TalkingConfig(**COMMON, kv_heads=2), "as many for keys as for queries, got N=4, K=2"),
-        (lambda: TalkingConfig(**COMMON, attend=VARIANTS["linear"]), "take no other attention function"),
+        (lambda: TalkingConfig(**COMMON, attend=VARIANTS["linear"]), "itself, and takes no other attention function"),
+        (lambda: GlobalAttentionConfig(**COMMON, attend=VARIANTS["linear"]), "takes no other attention function"),
+        (lambda: BlockSparseConfig(**COMMON, attend=VARIANTS["linear"]), "takes no other attention function"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(call, message):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from harness import Job, good
 
-from flax_transformer.data.text import BucketPlan, Tokenized, pipeline
+from flax_transformer.data.bucket import BucketPlan, BucketStream
+from flax_transformer.data.text import Tokenized
 from flax_transformer.data.text.batch import ragged
 from flax_transformer.parallel import multihost
 from flax_transformer.parallel.multihost import Multihost
@@ -74,7 +75,7 @@ def stream():
     lengths = np.random.default_rng(0).integers(1, 7, 50)
     rows = ragged([range(3, 3 + length) for length in lengths])
     pairs = Tokenized(rows, rows)
-    return pipeline(BucketPlan(pairs.lengths, tokens=64, boundaries=(4, 8), seed=0, multiple=4), pairs)
+    return BucketStream(BucketPlan(pairs.lengths, tokens=64, boundaries=(4, 8), seed=0, multiple=4), pairs)
 
 
 def test_parts_of_a_stream_make_up_its_batches():

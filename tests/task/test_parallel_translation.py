@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from flax_transformer.data import Table
 from flax_transformer.data.synthetic import Numbers
-from flax_transformer.data.text import ParallelText, TextPairs, tokenize, train_byte_bpe
+from flax_transformer.data.text import ParallelText, tokenize, train_byte_bpe
 from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
 from flax_transformer.nn import with_fields
@@ -216,7 +217,7 @@ def test_distil_prints_the_options_that_take_its_corpus(runs, run, tmp_path):
 
 def test_targets_that_cannot_be_written_are_left_out_or_refused(tmp_path, capsys):
     texts = ["a a", "bb a a a a a a a a a", "b"]
-    pairs = TextPairs(["b", "b", "a b a"], texts)
+    pairs = Table({"source": ["b", "b", "a b a"], "target": texts})
     tokenizer = train_byte_bpe(texts, vocab_size=260)
     tokens = tokenize(pairs, tokenizer)
     # "a a" takes 4 positions with its end and has 2 · 2; the second has 20 letters; "b" and its end fit 2 · 6.

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Int, UInt64
 
 from flax_transformer.data.split import SPLITS
-from flax_transformer.data.text.pair import PairSource, TextPairs
+from flax_transformer.data.table import Table
+from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.text.tfds import (
     build_pairs,
 )
@@ -87,7 +88,7 @@ def _german(n: int) -> str:
     return _german(many) + word + (_german(rest) if rest else "")
 
 
-def numbers(count: int, *, seed: int = 0, split: str = "train") -> TextPairs:
+def numbers(count: int, *, seed: int = 0, split: str = "train") -> Table:
     """Draw ``count`` different numbers of one split as English to German pairs.
 
     Which split a number belongs to is fixed, whatever the seed: below 100 all are ``train``, so that every word of
@@ -101,7 +102,7 @@ def numbers(count: int, *, seed: int = 0, split: str = "train") -> TextPairs:
         raise ValueError(f"count must be between 1 and the {len(pool)} numbers of {split!r}, got {count}")
     random = np.random.default_rng([seed, SPLITS.index(split)])
     chosen = random.permutation(_draw(pool, count, random)).tolist()
-    return TextPairs([english(n) for n in chosen], [german(n) for n in chosen])
+    return Table({"source": [english(n) for n in chosen], "target": [german(n) for n in chosen]})
 
 
 def _draw(pool: Int[np.ndarray, " pool"], count: int, random: np.random.Generator) -> Int[np.ndarray, " count"]:
@@ -139,7 +140,7 @@ _TRIES = 1_000
 """Draws without a new exercise after which there is none left."""
 
 
-def exercises(task: str, count: int, *, seed: int = 0, split: str = "train") -> TextPairs:
+def exercises(task: str, count: int, *, seed: int = 0, split: str = "train") -> Table:
     """Draw ``count`` different exercises of one of ``TASKS``, without a prefix.
 
     >>> exercises("add", 1)[0]
@@ -151,7 +152,7 @@ def exercises(task: str, count: int, *, seed: int = 0, split: str = "train") -> 
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     drawn = list(_distinct(TASKS[task], task, count, seed, split))
-    return TextPairs([source for source, _ in drawn], [target for _, target in drawn])
+    return Table({"source": [source for source, _ in drawn], "target": [target for _, target in drawn]})
 
 
 def counting_texts(count: int, *, seed: int = 0, split: str = "train") -> list[str]:

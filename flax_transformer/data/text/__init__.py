@@ -2,16 +2,12 @@
 
 Sources are sentence pairs (files, TFDS, number words) or running text. Items come from a sequence (``Blocks``,
 ``Packed``, ``TokenWindows``, any list), pass through transforms (``MLMMasking``, ``NextSentence``, ``SpanCorruption``,
-``Denoise``, ``TextToText``) and are collated to one shape (``Rows``, ``Pairs``); a ``BucketPlan`` has a few shapes.
+``Denoise``, ``TextToText``) and are collated to one shape (``Rows``, ``Pairs``).
 """
 
 from flax_transformer.data.text.batch import (
-    BucketPlan,
     Ragged,
     Tokenized,
-    bucket_boundaries,
-    collate,
-    eval_batches,
     load_ragged,
     ragged,
     tokenize,
@@ -29,9 +25,8 @@ from flax_transformer.data.text.denoise import (
 )
 from flax_transformer.data.text.masked import MLMMasking, NextSentence, WordIds, sentence_bounds
 from flax_transformer.data.text.padded_batch import FittedRows, Pairs, Rows, teacher_forcing_batch
-from flax_transformer.data.text.pair import PairSource, TextPairs, TextToText
+from flax_transformer.data.text.pair import PairSource, TextToText
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
-from flax_transformer.data.text.pipeline import BucketStream, pipeline
 from flax_transformer.data.text.tfds import TfdsPairs, build_pairs, tfds_pairs
 from flax_transformer.data.text.tokenizer import (
     BOS,
@@ -50,8 +45,6 @@ __all__ = [
     "PAD",
     "UNK",
     "Blocks",
-    "BucketPlan",
-    "BucketStream",
     "DeleteTokens",
     "Denoise",
     "FittedRows",
@@ -68,21 +61,16 @@ __all__ = [
     "Rotate",
     "Rows",
     "SpanCorruption",
-    "TextPairs",
     "TextToText",
     "TfdsPairs",
     "TokenWindows",
     "Tokenized",
     "Tokenizer",
     "WordIds",
-    "bucket_boundaries",
     "build_pairs",
-    "collate",
-    "eval_batches",
     "load_ragged",
     "load_tokenizer",
     "parallel_files",
-    "pipeline",
     "ragged",
     "read_parallel",
     "sentence_bounds",

@@ -1,26 +1,21 @@
-"""Fixed-shape batches of token pairs by a budget of tokens, drawn by a plan that is a pure function of seed and step.
-
-B rows, S source positions, T target labels. A few lengths (boundaries) give a few shapes, each compiled once.
-"""
+"""Pairs of token sequences, end to end in memory, and their batches. B rows, S source positions, T target labels."""
 
 import dataclasses
 import functools
 import hashlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Int, Integer
 
+from flax_transformer.data.bucket import Indices
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.text.padded_batch import teacher_forcing_batch
 from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.text.tokenizer import BOS, EOS, PAD, Tokenizer
-
-Indices = Int[np.ndarray, "_"]  # of pairs; -1 is an empty row
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +126,21 @@ class Tokenized:
             return self
         return dataclasses.replace(self, source=self.source.take(indices), target=self.target.take(indices))
 
+    def lay_out(self, indices: Indices, width: int) -> Arrays:
+        """Lay pairs out as one batch; index -1 makes an empty row (all padding, lengths and weights 0).
+
+        Sources [B, S] are tokens, end mark and padding, labels [B, T] likewise, with S = T = ``width``; the decoder
+        reads the labels behind a begin mark. Lengths count the end mark. See ``teacher_forcing_batch`` for the batch.
+        """
+        source = _lay_out(self.source, indices, width, self.pad, self.eos)
+        labels = _lay_out(self.target, indices, width, self.pad, self.eos)
+        return teacher_forcing_batch(*source, *labels, start=self.bos, pad=self.pad)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Name the pairs and the tokenizer."""
+        return {"data": self.fingerprint, "tokenizer": self.tokenizer}
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of all tokens and lengths in hexadecimal."""
@@ -181,17 +191,6 @@ def _join(parts: list[Ragged]) -> Ragged:
     return Ragged(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
 
 
-def collate(examples: Tokenized, indices: Int[np.ndarray, " B"], boundary: int) -> Arrays:
-    """Lay pairs out as one batch; index -1 makes an empty row (all padding, lengths and weights 0).
-
-    Sources [B, S] are tokens, end mark and padding, labels [B, T] likewise, with S = T = ``boundary``; the decoder
-    reads the labels behind a begin mark. Lengths count the end mark. See ``teacher_forcing_batch`` for the batch.
-    """
-    source = _lay_out(examples.source, indices, boundary, examples.pad, examples.eos)
-    labels = _lay_out(examples.target, indices, boundary, examples.pad, examples.eos)
-    return teacher_forcing_batch(*source, *labels, start=examples.bos, pad=examples.pad)
-
-
 def _lay_out(
     rows: Ragged, indices: Int[np.ndarray, " B"], width: int, pad: int, eos: int
 ) -> tuple[Int[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
@@ -206,148 +205,3 @@ def _lay_out(
             out[row, len(tokens)] = eos
             lengths[row] = len(tokens) + 1
     return out, lengths
-
-
-class BucketPlan:
-    """Which pairs form the batch of which training step.
-
-    Each pair belongs to the smallest boundary that holds its longer side with the end mark; a batch of boundary b has
-    ``tokens // b`` rows, rounded down to a multiple of ``multiple``. In every epoch each pair comes exactly once:
-    pairs are shuffled within their bucket and cut into batches, those left over move up to the next boundary, and
-    only the last batch of the largest boundary may have empty rows (index -1). Then the batches are shuffled. Every
-    epoch has the same number of batches of each shape, so ``plan[step]`` needs no history.
-
-    >>> plan = BucketPlan(np.array([[2, 3], [7, 6], [3, 3]]), tokens=16, boundaries=(4, 8), seed=0)
-    >>> plan.batch_sizes, plan.batches_per_epoch
-    ({4: 4, 8: 2}, 2)
-    """
-
-    def __init__(
-        self,
-        lengths: Integer[np.ndarray, "n 2"],
-        *,
-        tokens: int,
-        boundaries: tuple[int, ...],
-        seed: int,
-        multiple: int = 1,
-    ) -> None:
-        self.tokens, self.boundaries, self.seed, self.multiple = tokens, tuple(boundaries), seed, multiple
-        self.batch_sizes = _batch_sizes(self.boundaries, tokens, multiple)
-        self.examples = len(lengths)
-        if not self.examples:
-            raise ValueError("a batch plan needs at least one pair, got 0")
-        self._buckets = _buckets(lengths, self.boundaries)
-        self._real = int(np.asarray(lengths).sum()) + 2 * self.examples
-        self._epochs: dict[int, list[tuple[int, Indices]]] = {}
-        self._lock = threading.Lock()
-        self._shapes = [boundary for boundary, _ in self._cut(self._buckets)]
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Count the batches of every epoch."""
-        return len(self._shapes)
-
-    @property
-    def padding(self) -> float:
-        """The share of all source positions and target labels of an epoch that holds no token."""
-        return 1 - self._real / sum(2 * boundary * self.batch_sizes[boundary] for boundary in self._shapes)
-
-    def epoch(self, number: int) -> list[tuple[int, Indices]]:
-        """Return the batches of one epoch in order: boundary and indices of the pairs, -1 for an empty row."""
-        random = np.random.default_rng([self.seed, number])
-        batches = self._cut([random.permutation(bucket) for bucket in self._buckets])
-        return [batches[place] for place in random.permutation(len(batches))]
-
-    def __getitem__(self, step: int) -> tuple[int, Indices]:
-        if step < 0:
-            raise IndexError(f"steps count from 0 without end, got {step}")
-        epoch, place = divmod(step, self.batches_per_epoch)
-        with self._lock:  # reader threads share the plan: shuffle a large corpus once, not once a thread
-            if epoch not in self._epochs:
-                # Two are kept, since threads read on both sides of the border between epochs.
-                self._epochs = {number: self._epochs[number] for number in list(self._epochs)[-1:]}
-                self._epochs[epoch] = self.epoch(epoch)
-            return self._epochs[epoch][place]
-
-    def _cut(self, buckets: list[Indices]) -> list[tuple[int, Indices]]:
-        return _cut(buckets, self.batch_sizes)
-
-
-def eval_batches(
-    examples: Tokenized, *, tokens: int, boundaries: tuple[int, ...], multiple: int = 1
-) -> Iterator[tuple[Indices, Arrays]]:
-    """Yield every pair exactly once, shortest first, as (indices, batch); index -1 marks an empty row."""
-    sizes = _batch_sizes(tuple(boundaries), tokens, multiple)
-    lengths = examples.lengths
-    buckets = _buckets(lengths, tuple(boundaries))
-    longest = lengths.max(axis=1, initial=0)
-    ordered = [bucket[np.argsort(longest[bucket], kind="stable")] for bucket in buckets]
-    for boundary, indices in _cut(ordered, sizes):
-        yield indices, collate(examples, indices, boundary)
-
-
-def bucket_boundaries(lengths: Integer[np.ndarray, "n 2"], count: int, *, multiple: int = 1) -> tuple[int, ...]:
-    """Choose at most ``count`` boundaries, each a multiple of ``multiple``, that need the fewest padded positions.
-
-    Exact, by dynamic programming over the distinct lengths; the last boundary holds the longest pair.
-
-    >>> bucket_boundaries(np.array([[3, 2], [3, 3], [9, 8]]), 2)
-    (4, 10)
-    """
-    if count < 1:
-        raise ValueError(f"count must be at least 1 boundary, got {count}")
-    if not len(lengths):
-        raise ValueError("boundaries are chosen from lengths, got none")
-    needed = -(-(np.asarray(lengths, np.int64).max(axis=1) + 1) // multiple) * multiple
-    edges, members = np.unique(needed, return_counts=True)
-    total = np.concatenate([[0], np.cumsum(members)])
-    best = np.where(np.arange(len(edges) + 1) == 0, 0.0, np.inf)  # best[j]: cost of the j shortest lengths
-    choices = []
-    for _ in range(min(count, len(edges))):
-        # cost[i, j]: the i shortest as before, lengths i..j-1 padded to edges[j-1]
-        cost = best[:, None] + np.triu((total[None, 1:] - total[:, None]) * edges[None, :].astype(float))
-        cost[np.arange(len(edges) + 1)[:, None] > np.arange(len(edges))[None, :]] = np.inf
-        choices.append(cost.argmin(axis=0))
-        best = np.concatenate([[np.inf], cost.min(axis=0)])
-    boundaries, end = [], len(edges)
-    for choice in reversed(choices):
-        boundaries.append(int(edges[end - 1]))
-        end = int(choice[end - 1])
-    return tuple(reversed(boundaries))
-
-
-def _batch_sizes(boundaries: tuple[int, ...], tokens: int, multiple: int) -> dict[int, int]:
-    if not boundaries or list(boundaries) != sorted(set(boundaries)) or boundaries[0] < 1:
-        raise ValueError(f"boundaries must be positive and rise, got {boundaries}")
-    if multiple < 1:
-        raise ValueError(f"multiple must be at least 1 row, got {multiple}")
-    largest = boundaries[-1]
-    if tokens // largest < multiple:
-        raise ValueError(
-            f"a batch must hold at least multiple * boundary tokens, got tokens={tokens} < {multiple} * {largest}"
-        )
-    return {boundary: tokens // boundary // multiple * multiple for boundary in boundaries}
-
-
-def _buckets(lengths: Integer[np.ndarray, "n 2"], boundaries: tuple[int, ...]) -> list[Indices]:
-    needed = np.asarray(lengths, np.int64).max(axis=1, initial=0) + 1
-    if len(needed) and needed.max() > boundaries[-1]:
-        raise ValueError(
-            f"every pair must fit the largest boundary, got {int((needed > boundaries[-1]).sum())} pairs of up to "
-            f"{needed.max()} tokens with the end mark, boundary {boundaries[-1]}"
-        )
-    bucket_of = np.searchsorted(boundaries, needed)
-    return [np.flatnonzero(bucket_of == bucket) for bucket in range(len(boundaries))]
-
-
-def _cut(buckets: list[Indices], sizes: dict[int, int]) -> list[tuple[int, Indices]]:
-    batches, carried = [], np.empty(0, np.int64)
-    for bucket, (boundary, size) in zip(buckets, sizes.items(), strict=True):
-        members = np.concatenate([carried, bucket])
-        whole = len(members) // size * size
-        batches += [(boundary, rows) for rows in members[:whole].reshape(-1, size)]
-        carried = members[whole:]
-    if len(carried):
-        empty = np.full(size - len(carried), -1, np.int64)
-        batches.append((boundary, np.concatenate([carried, empty])))
-    return batches

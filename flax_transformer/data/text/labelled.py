@@ -3,9 +3,9 @@
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from flax_transformer.data.table import Table
 from flax_transformer.data.text.plain import read_text, standard_library
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
@@ -13,20 +13,6 @@ from flax_transformer.listing import listed
 FEW = 100
 """Lines from which on a file must have more than two a label."""
 _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Texts and the numbers of their classes."""
-
-    texts: Sequence[str]
-    labels: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> dict[str, str | int]:
-        return {"text": self.texts[index], "label": self.labels[index]}
 
 
 @frozen
@@ -55,8 +41,8 @@ class LabelledText:
         if len(self.names) != len(labels):
             raise ValueError(f"names must be as many as labels, got {listed(self.names)} for {listed(labels)}")
 
-    def read(self, split: str) -> Labelled:
-        """Read the ``train``, ``validation`` or ``test`` texts; errors as ``read_labelled``."""
+    def read(self, split: str) -> Table:
+        """Read the ``train``, ``validation`` or ``test`` texts; columns and errors as ``read_labelled``."""
         path = self._path(split)
         return read_labelled(path, self._labels()) if self.root else code_or_comment(split)
 
@@ -96,8 +82,10 @@ def find_labels(path: str | Path) -> tuple[str, ...]:
     return tuple(sorted(labels, key=int if numbers else None))
 
 
-def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
-    r"""Read lines of a text, a tab and a label; class i is ``labels[i]``. Only ``\n`` or ``\r\n`` ends a line.
+def read_labelled(path: str | Path, labels: Sequence[str]) -> Table:
+    r"""Read lines of a text, a tab and a label into columns `text` and `label`; class i is ``labels[i]``.
+
+    Only ``\n`` or ``\r\n`` ends a line.
 
     Raises:
         FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, without text, or with
@@ -110,11 +98,11 @@ def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
             raise ValueError(f"{path}, line {line}: the label must be one of {listed(labels)}, got {label!r:.60}")
         texts.append(text)
         numbers.append(number_of[label])
-    return Labelled(texts, numbers)
+    return Table({"text": texts, "label": numbers})
 
 
-def code_or_comment(split: str, size: int = 10_000) -> Labelled:
-    """Draw lines of the standard library, half of them code (0), half comments (1) without their marks.
+def code_or_comment(split: str, size: int = 10_000) -> Table:
+    """Draw lines of the standard library, half of them code (label 0), half comments (1) without their marks.
 
     All lines differ and have three words or more; of ``size``, 80 % are for training and 10 % each for validation and
     test. Which lines there are depends on the version of Python.
@@ -132,7 +120,7 @@ def code_or_comment(split: str, size: int = 10_000) -> Labelled:
     cuts = {"train": (0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1)}
     begin, end = (round(size * share) for share in cuts[split])
     texts, labels = zip(*found[begin:end], strict=True)
-    return Labelled(texts, labels)
+    return Table({"text": texts, "label": labels})
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str]]:

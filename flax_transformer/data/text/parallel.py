@@ -4,7 +4,8 @@ import difflib
 from collections import Counter
 from pathlib import Path
 
-from flax_transformer.data.text.pair import PairSource, TextPairs
+from flax_transformer.data.table import Table
+from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.text.plain import decode
 from flax_transformer.data.text.tfds import tfds_pairs
 from flax_transformer.frozen import frozen
@@ -33,7 +34,7 @@ class ParallelText:
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1 character, got {self.max_length}")
 
-    def read(self, split: str) -> TextPairs:
+    def read(self, split: str) -> Table:
         """Read the ``train``, ``validation`` or ``test`` pairs; errors as ``read_parallel`` and ``parallel_files``."""
         names = {"train": self.train, "validation": self.validation, "test": self.test}
         if split not in names:
@@ -66,7 +67,7 @@ def _find(folder: Path, name: str) -> Path:
 
 def read_parallel(
     source_file: str | Path, target_file: str | Path, *, max_length: int = 1000, strict: bool = False
-) -> TextPairs:
+) -> Table:
     r"""Read two UTF-8 files, plain or ``.gz``, into sentence pairs.
 
     Only ``\n`` (or ``\r\n``) ends a line, so Unicode separators inside a sentence cannot shift the pairs. A pair with
@@ -98,7 +99,8 @@ def read_parallel(
             skipped[reason] += 1
     if not kept:
         raise ValueError(f"no usable pair in {files[0]} and {files[1]}: {_counts(skipped)}")
-    return TextPairs([source for source, _ in kept], [target for _, target in kept], dict(skipped))
+    columns = {"source": [source for source, _ in kept], "target": [target for _, target in kept]}
+    return Table(columns, dict(skipped))
 
 
 def _fault(lines: tuple[str, ...], max_length: int) -> str | None:

@@ -10,16 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from flax_transformer.data.bucket import Indices
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest
 from flax_transformer.data.split import SPLITS
-from flax_transformer.data.stream import Stream
-from flax_transformer.data.text.batch import BucketPlan, Indices
 from flax_transformer.data.text.plain import decode
 from flax_transformer.frozen import frozen
 
@@ -168,17 +166,23 @@ class Stories:
         return digest(*(np.ascontiguousarray(part) for part in vars(self).values() if isinstance(part, np.ndarray)))
 
     @property
-    def counts(self) -> Int[np.ndarray, "N 2"]:
-        """Count the facts of each question, twice, as a `BucketPlan` takes pairs."""
+    def identity(self) -> dict[str, str]:
+        """Name the questions."""
+        return {"data": self.fingerprint}
+
+    @property
+    def lengths(self) -> Int[np.ndarray, "N 2"]:
+        """Count the facts of each question, twice, as a `BucketPlan` takes the two sides of a row."""
         return np.stack([self.end - self.begin] * 2, axis=1)
 
-    def lay_out(self, indices: Indices, sentences: int) -> Arrays:
+    def lay_out(self, indices: Indices, width: int) -> Arrays:
         """Lay questions out as one batch; index -1 makes an empty row.
 
-        A row [S, W] is the question, then the facts before it, the latest first, so that a sentence's place says how
-        long ago it was told. Beside `labels` and `weights` it has the `task` and the `index` of each row.
+        A row [S, W], of S = ``width`` sentences, is the question, then the facts before it, the latest first, so that a
+        sentence's place says how long ago it was told. Beside `labels` and `weights` it has the `task` and the `index`
+        of each row.
         """
-        tokens = np.zeros((len(indices), sentences, self.questions.shape[1]), np.int32)
+        tokens = np.zeros((len(indices), width, self.questions.shape[1]), np.int32)
         lengths = np.zeros(len(indices), np.int32)
         for row, index in enumerate(indices.tolist()):
             if index >= 0:
@@ -239,48 +243,3 @@ def number_stories(
                 rows[name].append(value)
     made = {name: np.array(values, np.int32) for name, values in rows.items()}
     return Stories(facts=np.array(facts, np.int16).reshape(-1, width), **made)
-
-
-class StoryStream(Stream):
-    """Batches of questions by a bucket plan, which every process makes alike."""
-
-    def __init__(self, plan: BucketPlan, stories: Stories, **options: int) -> None:
-        """Return what the batches are made of; `options` are those of `Stream`."""
-        super().__init__(**options)
-        self._plan, self._stories = plan, stories
-        self.check_rows(self._count)
-
-    def check_rows(self, count: int) -> None:
-        """Check that the rows of every batch are a multiple of ``count``; raise ValueError if not."""
-        if uneven := [rows for rows in self._plan.batch_sizes.values() if rows % count]:
-            raise ValueError(
-                f"rows of every batch must be a multiple of the processes, got {uneven}, {count} processes"
-            )
-
-    def identity(self) -> dict[str, Any]:
-        """Name the plan and the questions."""
-        plan = self._plan
-        named = {"seed": plan.seed, "tokens": plan.tokens, "multiple": plan.multiple}
-        return {**named, "boundaries": list(plan.boundaries), "data": self._stories.fingerprint}
-
-    def make(self, step: int) -> Arrays:
-        """Lay out this process's rows of the batch the plan has for a step."""
-        boundary, indices = self._plan[step]
-        return self._stories.lay_out(self.own(indices), boundary)
-
-
-def each_question_once(stories: Stories, boundaries: Sequence[int], sentences: int) -> Iterator[Arrays]:
-    """Yield every question once, those of few facts first, in batches of at most so many sentences.
-
-    Args:
-        boundaries: sentences of rows, rising; the last has room for all.
-        sentences: of a batch; it has as many rows as have room, at least one, and the last ones may be empty.
-    """
-    needed = stories.counts[:, 0] + 1
-    bucket = np.searchsorted(boundaries, needed)
-    for number, boundary in enumerate(boundaries):
-        (members,) = np.nonzero(bucket == number)
-        rows = max(sentences // boundary, 1)
-        for first in range(0, len(members), rows):
-            part = members[first : first + rows]
-            yield stories.lay_out(np.concatenate([part, np.full(rows - len(part), -1)]), boundary)

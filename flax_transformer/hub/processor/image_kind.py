@@ -188,11 +188,17 @@ KINDS = {
     "ConvNext": ImageProcessorType(
         _EVERY | _HALF | _BICUBIC | {"size": 384, "crop_pct": 224 / 256},
         (("do_resize", _resize_and_crop), CROP, RESCALE, NORMALIZE), None,
-    ), "Bit": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}), "CLIP": ImageProcessorType(_EVERY |
-    _CLIP | _BICUBIC | _CROP | {"size": 224}), "Blip": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE |
-    {"size": 384}), "Siglip": ImageProcessorType(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224},
-    "do_convert_rgb": True}), "VideoMAE": ImageProcessorType(_EVERY | _HALF | _BILINEAR | _CROP | {"size": 224},
-    batch=None, frames=True), "Vivit": ImageProcessorType(
+    ),
+    "Bit": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "CLIP": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "Blip": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
+    "Siglip": ImageProcessorType(
+        _EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}
+    ),
+    "VideoMAE": ImageProcessorType(
+        _EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True,
+    ),
+    "Vivit": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _CROP | {"size": 256, "rescale_factor": 1 / 127.5, "offset": True},
         (RESIZE, CROP, RESCALE, ("offset", _offset), NORMALIZE), None, frames=True,
     ),

@@ -55,6 +55,7 @@ class BlockSparseConfig(AttentionConfig):
     else the first block so many times more."""
 
     takes = "mask", "drawn"
+    function = "attention in blocks"
 
     def __post_init__(self):
         super().__post_init__()

@@ -38,6 +38,7 @@ class GlobalAttentionConfig(AttentionConfig):
     """Attention in the window of its mask, beside global tokens that have projections of their own."""
 
     takes = "mask", "global_positions"
+    function = "attention in windows with global tokens"
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.text import Pairs, Rows
-from flax_transformer.data.text.batch import Tokenized, collate, ragged
+from flax_transformer.data.text.batch import Tokenized, ragged
 
 
 def test_rows_pad_each_field():
@@ -31,7 +31,7 @@ def test_a_label_a_row_counts_once_and_an_empty_row_never():
 
 def test_pairs_are_laid_out_as_translations_are():
     rows = ([[5, 6], [7]], [[8], [9, 5, 6]])
-    theirs = collate(Tokenized(*map(ragged, rows)), np.array([0, 1, -1]), 6)
+    theirs = Tokenized(*map(ragged, rows)).lay_out(np.array([0, 1, -1]), 6)
     examples = [{"source": np.array([*s, 2]), "target": np.array([*t, 2])} for s, t in zip(*rows, strict=True)]
     ours = Pairs(source_length=6, target_length=6, start=1)([*examples, None])
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
