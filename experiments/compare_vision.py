@@ -9,13 +9,12 @@ images or seeds makes those runs alone. What came out is written to `comparison.
 figure, `comparison.png`.
 
 Of Fashion-MNIST's test images, in percent, by the command above: means and standard deviations of three seeds (45
-runs, about 5 minutes each on two cores with other work beside, 2026-11-23; but for Swin again with Muon as it is
-now, about 4 minutes each on one core, 2026-11-26).
+runs, about 4 minutes each on one core with other work beside, 2026-11-26).
 
                             steps  1,000 images  5,000 images  54,000 images
     ViT                       334      78.9 ± 0.3      79.3 ± 0.1       80.3 ± 0.2
     ViT after convolutions    657      82.8 ± 0.0      89.1 ± 0.2       90.6 ± 0.1
-    Swin                      323      83.3 ± 0.1      83.8 ± 0.4       84.4 ± 0.3
+    Swin                      323      83.5 ± 0.3      84.2 ± 0.5       84.3 ± 0.2
     Mixer                     604      80.5 ± 0.4      85.0 ± 0.2       85.9 ± 0.1
     ResNet                    847      85.1 ± 0.1      90.1 ± 0.3       91.8 ± 0.1
 """

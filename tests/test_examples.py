@@ -171,9 +171,9 @@ def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_p
     pretrained = hub.load(tmp_path / "export")
     assert pretrained.config["id2label"] == {"0": "other", "1": "island"}
     pieces = DNA.data.read("test")
-    ids = pretrained.tokenizer(list(pieces.texts[:64]), max_length=64, truncate=True)
+    ids = pretrained.tokenizer(pieces["text"][:64], max_length=64, truncate=True)
     guessed = pretrained(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]).logits.argmax(-1)
-    assert np.mean(np.asarray(guessed) == pieces.labels[:64]) > 0.7
+    assert np.mean(np.asarray(guessed) == pieces["label"][:64]) > 0.7
 
 
 # A modality that the package has none of.

@@ -78,7 +78,7 @@ def test_reviews_are_in_one_split_each(root):
     assert all(
         ("lovely" in text) == label
         for each in found.values()
-        for text, label in zip(each.texts, each.labels, strict=True)
+        for text, label in zip(each["text"], each["label"], strict=True)
     )
     with pytest.raises(ValueError, match=r"give --data.root FOLDER with train.jsonl.xz"):
         Reviews().read("train")
