@@ -11,7 +11,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from flax_transformer.atomic import write_file
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.file import CONFIG, DTYPES, read_json
+from flax_transformer.hub.file import CONFIG, common_dtype, read_json
 from flax_transformer.hub.load import GENERATION, read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
@@ -38,7 +38,7 @@ def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / CONFIG, {"dtype": _dtype(jax.tree.leaves(pretrained.model)), **pretrained.config})
+    _write_json(folder / CONFIG, {"dtype": common_dtype(jax.tree.leaves(pretrained.model)), **pretrained.config})
     if pretrained.generation:
         _write_json(folder / GENERATION, pretrained.generation)
     for each in (pretrained.tokenizer, pretrained.processor):
@@ -92,7 +92,7 @@ def load_orbax(
             raise CheckpointError(f"no checkpoint{asked} in {checkpoints.folder}, there are {known or 'none'}")
         shapes = checkpoints.shapes(step)
         tree = "ema" if any(name.startswith("ema.") for name in shapes) else "model"
-        own = _dtype(leaf for name, leaf in shapes.items() if name.startswith(f"{tree}."))
+        own = common_dtype(leaf for name, leaf in shapes.items() if name.startswith(f"{tree}."))
         config = with_precision(config, compute=dtype or own, params=dtype or own)
         restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
@@ -109,15 +109,6 @@ def _placed(model: Any, mesh: Mesh | None) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
 
     return jax.tree.map(place, model, shardings)
-
-
-def _dtype(leaves: Any) -> str:
-    """Find the number format that most parameters have."""
-    sizes: dict[str, int] = {}
-    for leaf in leaves:
-        sizes[str(leaf.dtype)] = sizes.get(str(leaf.dtype), 0) + leaf.size
-    floats = {name: size for name, size in sizes.items() if name in DTYPES.values()}
-    return max(floats, key=floats.get, default="float32")
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,8 @@ PATTERNS = (
 """What is downloaded: nothing that could be code, but for chat templates, which run confined."""
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OTHERS = {"F8_E4M3": "float8_e4m3fn", "I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64"}
+"""What quantized weights are made of."""
 
 
 def find_folder(
@@ -179,7 +181,7 @@ def _open(file: Path) -> dict[str, Tensor]:
     tensors = {}
     for name, entry in header.items():
         if name != "__metadata__":
-            dtype, shape = DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
+            dtype, shape = (DTYPES | OTHERS).get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
             tensors[name] = Tensor(
                 shape, dtype, partial(_view, content, start + entry["data_offsets"][0], shape, dtype)
             )
@@ -189,6 +191,15 @@ def _open(file: Path) -> dict[str, Tensor]:
 def _view(content: mmap.mmap, offset: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     content.madvise(mmap.MADV_DONTNEED)  # pages once read count as memory of this process until they are let go
     return np.frombuffer(content, jnp.dtype(dtype), math.prod(shape), offset).reshape(shape)
+
+
+def common_dtype(arrays: Iterable[Any]) -> str:
+    """Find the floats that most numbers are in, of arrays or tensors; float32 where there are none."""
+    sizes: dict[str, int] = {}
+    for each in arrays:
+        sizes[str(each.dtype)] = sizes.get(str(each.dtype), 0) + math.prod(each.shape)
+    floats = {name: size for name, size in sizes.items() if name in DTYPES.values()}
+    return max(floats, key=floats.get, default="float32")
 
 
 def _files(folder: Path, whole: str, shards: str) -> list[Path]:

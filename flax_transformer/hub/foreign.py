@@ -2,9 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flax_transformer.hub.file import CONFIG, read_json
 
@@ -28,7 +26,7 @@ def refuse_address(path: str | os.PathLike) -> None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that another library wrote, and weights that are quantised.
+    """Refuse a folder that another library wrote.
 
     Raises:
       ValueError: says whose it is, and what would make a checkpoint of it.
@@ -49,14 +47,6 @@ def refuse_foreign(folder: Path) -> None:
             f"{folder} is timm's {config['architecture']!r:.60}: read are folders with a model_type in config.json, as "
             "transformers writes them"
         )
-    if isinstance(quantised := config.get("quantization_config"), Mapping):
-        raise ValueError(f"{folder} is quantised{_how(quantised)}, and only weights in floats are read")
-
-
-def _how(config: Mapping[str, Any]) -> str:
-    method = config.get("quant_method")
-    bits = config.get("bits", config.get("w_bit"))
-    return (f" by {method}" if method else "") + (f" to {bits} bits" if bits else "")
 
 
 def check_file(path: str | os.PathLike, what: str) -> None:

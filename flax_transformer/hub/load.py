@@ -13,18 +13,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
+from flax_transformer.hub.file import (
+    CONFIG,
+    DTYPES,
+    beside,
+    common_dtype,
+    find_folder,
+    open_tensors,
+    read_json,
+    write_tensors,
+)
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
+from flax_transformer.hub.quantized.model import load_quantized, plain, quantized_kernels, turned, whole
+from flax_transformer.hub.quantized.read import read_quantized
+from flax_transformer.hub.quantized.write import write_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
@@ -102,13 +113,17 @@ def load(
     stated = Fields.of(read_json(folder / CONFIG))
     fields = stated.relabelled(lenient.config)
     fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
-    fields.only(quantization_config=None)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored = open_tensors(folder)
+    stored, quantization = open_tensors(folder), fields.get("quantization_config")
+    if quantization is not None:
+        with _named(folder / CONFIG):
+            found, stored = read_quantized(quantization, stored)
+        named = fields.get("dtype", fields.get("torch_dtype"))
+        stored = {**stored, **whole(found, dtype or (named if named in DTYPES.values() else "float32"))}
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
-    number = dtype or _common_dtype(stored)
+    number = dtype or common_dtype(stored.values())
     config = with_precision(config, compute=number, params=number)
     config = with_fields(config, **lenient.model) if lenient.model else config
     with _named(folder / CONFIG):
@@ -116,11 +131,15 @@ def load(
     entries = resolve(family.rows(architecture), model)
     _check_depth(entries, stored, folder)
     tensors, differences = _matched(stored, entries, family, architecture, lenient)
+    tensors = tensors if quantization is None else turned(entries, tensors)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
-    model = load_model(model, entries, tensors, mesh, lambda: config.build(nnx.Rngs(lenient.seed)))
+    fill = load_model if quantization is None or dtype is not None else load_quantized
+    model = fill(model, entries, tensors, mesh, lambda: config.build(nnx.Rngs(lenient.seed)))
+    if quantization is not None and not quantized_kernels(model):
+        fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
     generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
     return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
 
@@ -214,11 +233,16 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
       ValueError: when the model is not what its config says.
     """
     family, architecture = pretrained.family, pretrained.architecture
-    parts = tensors_of(pretrained.model, resolve(family.rows(architecture), pretrained.model))
+    kernels, config = quantized_kernels(pretrained.model), dict(pretrained.config)
+    entries = resolve(family.rows(architecture), plain(pretrained.model) if kernels else pretrained.model)
+    if kernels:
+        few, config["quantization_config"], names = write_quantized(entries, kernels, family.copies)
+        entries = [entry for entry in entries if not names & set(entry.names)]
+    parts = tensors_of(pretrained.model, entries) | (few if kernels else {})
     if family.spelled is not None:
         parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
-    dtype = str(jax.tree.leaves(pretrained.model)[0].dtype)
-    config = {**{k: v for k, v in pretrained.config.items() if k != "torch_dtype"}, "dtype": dtype}
+    dtype = common_dtype(jax.tree.leaves(pretrained.model))
+    config = {**{k: v for k, v in config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as made:
@@ -274,14 +298,6 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
             f"{listed(lost, longest=200)}"
         )
     return pretrained
-
-
-def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:
-    sizes: dict[str, int] = {}
-    for tensor in tensors.values():
-        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + int(np.prod(tensor.shape))
-    floats = {name: size for name, size in sizes.items() if name in ("float32", "bfloat16", "float16")}
-    return max(floats, key=floats.get, default="float32")
 
 
 def _matched(

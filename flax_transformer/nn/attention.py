@@ -16,6 +16,7 @@ from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates, shared_fields
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.quantized import concatenate
 from flax_transformer.ops import Dropout, Mask, attention, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
@@ -225,7 +226,7 @@ class Attention(Module):
         copy = jax.tree.map(lambda leaf: leaf, self)
         parts = [copy.query, copy.key, copy.value]
         copy.merged = copy.query
-        copy.merged.kernel = nnx.Param(jnp.concatenate([part.kernel[...] for part in parts], axis=1))
+        copy.merged.kernel = nnx.Param(concatenate([part.kernel.get_value() for part in parts], axis=1))
         if self.cfg.biased:
             zeros = [jnp.zeros(part.kernel.shape[1:], part.kernel.dtype) for part in parts]
             biases = [zero if part.bias is None else part.bias[...] for part, zero in zip(parts, zeros, strict=True)]

@@ -14,6 +14,7 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields, 
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import LayerNorm
+from flax_transformer.nn.quantized import Quantized
 from flax_transformer.ops import (
     dropout,
     lookup,
@@ -183,16 +184,23 @@ class Embedding(Module):
 
     def _stored(self) -> Array:
         # As it is stored; without a word its gradient would be whole on devices that split the vocabulary.
-        return constrain(self.token.embedding[...].astype(self.token.dtype), "vocab", "embed")
+        table = self.token.embedding.get_value()
+        table = table.dequantize() if isinstance(table, Quantized) else table
+        return constrain(table.astype(self.token.dtype), "vocab", "embed")
 
     def take(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
         """Look up tokens in the table alone."""
+        table = self.token.embedding.get_value()
+        if isinstance(table, Quantized):
+            return table.take(tokens).astype(self.token.dtype)
         few = hasattr(self, "spread") and self.alone and exchanged(self.token.embedding.shape, tokens.shape)
         return take_rows(self._stored() if few else self.rows, tokens)
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits, float32 or more, as products with the token embeddings (Press & Wolf 2017)."""
-        x = x.astype(self.token.dtype)
+        x, table = x.astype(self.token.dtype), self.token.embedding.get_value()
+        if isinstance(table, Quantized):
+            return table.attend(x)[..., : self.cfg.vocab]
         if not hasattr(self, "columns"):
             return multiply_rows(self.rows, x)[..., : self.cfg.vocab]
         columns = self.columns[...].astype(x.dtype)
@@ -203,6 +211,8 @@ class Embedding(Module):
     def for_decoding(self) -> "Embedding":
         """Copy with the table transposed beside it, as decoding on a CPU wants to multiply with it."""
         copy = jax.tree.map(lambda leaf: leaf, self)
+        if isinstance(self.token.embedding.get_value(), Quantized):
+            return copy
         copy.columns = nnx.Param(self.token.embedding[: self.cfg.vocab].T)
         return copy
 

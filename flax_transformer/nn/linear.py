@@ -1,6 +1,7 @@
 """How linear layers start, and how they multiply: as products of two matrices, with kernels that may be in parts."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +19,14 @@ from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, unknown_
 from flax_transformer.parallel.sharding import Axes, logical_axes
 
 _xavier = nnx.initializers.xavier_uniform()
+
+
+class StructuredKernel(ABC):
+    """What may be the kernel of a linear layer in place of an array: a pytree that knows how it is multiplied."""
+
+    @abstractmethod
+    def multiply(self, x: jax.Array, inputs: int) -> jax.Array:
+        """Multiply the last axes of x, as many as there are inputs."""
 
 
 def initializer(cfg: Any, default: nnx.Initializer = _xavier, *, residual: bool = False) -> nnx.Initializer:
@@ -140,8 +149,11 @@ def _pass(_: tuple, gradient: jax.Array) -> jax.Array:
 
 def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Array:
     contract = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
-    kernel = cast_where_used(layer.kernel[...], layer.dtype)
-    y = layer.dot_general(x.astype(layer.dtype), kernel, (contract, ((), ())))
+    x, kernel = x.astype(layer.dtype), layer.kernel.get_value()
+    if isinstance(kernel, StructuredKernel):
+        y = kernel.multiply(x, inputs)
+    else:
+        y = layer.dot_general(x, cast_where_used(kernel, layer.dtype), (contract, ((), ())))
     return y if layer.bias is None else (widen(y) + layer.bias[...]).astype(y.dtype)
 
 

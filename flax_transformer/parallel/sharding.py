@@ -46,8 +46,16 @@ RULES: tuple[tuple[str, Axes], ...] = (
 
 
 def path_name(path: tuple) -> str:
-    """Spell a pytree path as `encoder.attention.query.kernel`, without NNX's trailing `value`."""
-    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+    """Spell a pytree path as `encoder.attention.query.kernel`, without NNX's `value`; of a kernel of few bits
+    `…kernel.values` and `…kernel.scale`.
+    """
+    name = jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+    return _WITHIN.sub(r"\1.\2", name)
+
+
+_WITHIN = re.compile(r"(kernel|embedding)\.value\.(\w+)$")
+_PART = re.compile(r"(?:(?<=kernel)|(?<=embedding))\.(values|scale|zero|input_scale)$")
+"""What a kernel of few bits is made of; its axes are those of the kernel."""
 
 
 # Part of JAX's cache keys, as those of `axis_rules`.
@@ -187,7 +195,9 @@ def tree_axes(tree: Any) -> dict[str, Axes]:
         own = node.get_metadata().get("out_sharding") if _is_variable(node) else None
         for rest, leaf in jax.tree_util.tree_leaves_with_path(node):
             name = path_name((*path, *rest))
-            rule = _said(name) or (own and ("out_sharding", tuple(own))) or _rule(name)
+            whole = _PART.sub("", name)
+            rule = _said(whole) or (own and ("out_sharding", tuple(own))) or _rule(whole)
+            rule = ("", ()) if name.endswith(".input_scale") and whole != name else rule
             if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 found[name] = (None,) * leaf.ndim
             elif rule is None:
@@ -242,7 +252,7 @@ def _fit(name: str, shape: tuple[int, ...], axes: Axes, sizes: Mapping[str, int]
     table, kept = axis_to_mesh(), []
     for size, axis in zip(shape, axes, strict=True):
         parts = math.prod(sizes.get(part, 1) for part in table.get(axis, ()))
-        if size % parts and axis != "vocab":
+        if size % parts and axis != "vocab" and not _PART.search(name):
             raise ValueError(
                 f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {'×'.join(table[axis])}={parts}"
             )

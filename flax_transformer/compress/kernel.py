@@ -1,0 +1,68 @@
+"""The kernels of a model's linear layers, by path: what is quantized, observed or pruned.
+
+Axes: L layers and experts, one after another in front; a kernel's other axes are its inputs and its outputs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from flax_transformer.parallel import path_name
+
+
+@dataclass(frozen=True)
+class KernelAxes:
+    """How many axes of a kernel, from the front, are of layers, and how many after them are inputs."""
+
+    layers: int
+    inputs: int
+
+
+def linear_kernels(model: Any) -> dict[str, KernelAxes]:
+    """Find the kernels of all linear layers of a model, by path.
+
+    Args:
+      model: of this package, or another pytree with Flax's linear layers in it; arrays or abstract ones.
+    """
+    found = {}
+    for path, layer in _layers(model):
+        kernel = layer.kernel.get_value()
+        inputs = len(layer.in_features) if isinstance(layer, nnx.LinearGeneral) else 1
+        outputs = len(layer.out_features) if isinstance(layer, nnx.LinearGeneral) else 1
+        found[f"{path}.kernel" if path else "kernel"] = KernelAxes(len(kernel.shape) - inputs - outputs, inputs)
+    return found
+
+
+def map_kernels(change: Callable[[str, Any], Any], model: Any) -> Any:
+    """Return a model with other kernels.
+
+    Args:
+      change: from the path and value of a linear layer's kernel to the value in its place.
+    """
+    paths = linear_kernels(model)
+
+    def put(path: tuple, node: Any) -> Any:
+        name = path_name(path)
+        if not isinstance(node, nnx.Variable) or name not in paths:
+            return node
+        # The shape of what is inside says nothing to Flax, nor where it lies; axes stay said.
+        return node.replace(change(name, node.get_value()))
+
+    return jax.tree_util.tree_map_with_path(put, model, is_leaf=lambda node: isinstance(node, nnx.Variable))
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Return the linear layers of a model, and their paths."""
+
+    def is_leaf(node: Any) -> bool:
+        return node is not model and isinstance(node, nnx.Module)
+
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_leaf):
+        if isinstance(node, nnx.Linear | nnx.LinearGeneral):
+            yield path_name(path), node
+        elif isinstance(node, nnx.Module):
+            for name, layer in _layers(node):
+                yield f"{path_name(path)}.{name}", layer

@@ -1,0 +1,202 @@
+"""Post-training quantization of a model: which kernels, to how many bits, and how they are chosen.
+
+Axes: L layers, I inputs, O outputs, G groups.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flax_transformer.compress.gptq import gptq
+from flax_transformer.compress.kernel import KernelAxes, linear_kernels, map_kernels
+from flax_transformer.compress.statistics import Statistics, input_range
+from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
+from flax_transformer.nn.quantized import ACTIVATIONS, BITS, Quantized, check_kind, group_tiles, quantize
+
+CLIPS = tuple(1 - 0.05 * step for step in range(9))
+"""Shares of the largest value that `mse` chooses among."""
+UNQUANTIZED = r"(^|\.)(router|output|head|classifier|score|patch|tubelet)\."
+"""Layers that are left as they are: those that choose, and those of pixels, which are small and first or last."""
+
+
+@frozen
+class Quantization:
+    """What becomes of kernels; their biases, norms, embeddings and all that is no product stay as they are."""
+
+    weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] = "int8"
+    """What kernels are rounded to."""
+    group: int | None = None
+    """Inputs that share a scale, consecutive ones of an output; None: all of an output's."""
+    method: Literal["round", "mse", "gptq"] = "round"
+    """How values are chosen: the nearest, with the largest value as the end of the range or with that of the least
+    squared error; or by GPTQ, which makes up for the error of one input by those after it, and needs calibration."""
+    activations: Literal["int8", "float8_e4m3fn"] | None = None
+    """What the inputs of products are rounded to; None: they are not."""
+    ranges: Literal["dynamic", "absmax", "percentile", "mse"] = "dynamic"
+    """What inputs' scales are: each row's own, or one of each layer, found by calibration."""
+    percentile: float = 99.99
+    """Of the absolute values that are within the range, where `ranges` is percentile."""
+    pattern: str = ""
+    """Which kernels, by path (searched); all but `UNQUANTIZED` by default."""
+
+    def __post_init__(self) -> None:
+        check_kind(self.weights)
+        if self.activations not in (None, *ACTIVATIONS):
+            raise ValueError(f"activations must be one of {', '.join(ACTIVATIONS)} or None, got {self.activations!r}")
+        if self.group is not None and self.group < 1:
+            raise ValueError(f"group must be at least 1 input, got {self.group}")
+        if self.ranges != "dynamic" and self.activations is None:
+            raise ValueError(f"ranges={self.ranges!r} are of activations, which are not quantized")
+        if self.method == "gptq" and not self.weights.startswith("int"):
+            raise ValueError(f"gptq rounds to int8 or int4, got weights={self.weights!r}")
+        if self.activations is not None and self.weights == "nf4":
+            raise ValueError("nf4 is a table of values, which are multiplied as floats: activations must be None")
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"percentile must be in (0, 100], got {self.percentile}")
+        re.compile(self.pattern)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs to know what layers are given."""
+        return self.method == "gptq" or self.ranges != "dynamic"
+
+    def takes(self, path: str) -> bool:
+        """Return whether it is of the kernel of a path."""
+        return bool(re.search(self.pattern, path)) if self.pattern else not re.search(UNQUANTIZED, path)
+
+
+def quantize_model(
+    model: Any, rules: Quantization | Sequence[Quantization], statistics: Mapping[str, Statistics] | None = None
+) -> Any:
+    """Return a model whose kernels have few bits.
+
+    Args:
+      model: with linear layers of Flax's or this package's.
+      rules: the first that takes a kernel says what becomes of it; a kernel that none takes stays.
+      statistics: of calibration, by kernel: `observe(model, …)`; with `products` for gptq.
+
+    Raises:
+      ValueError: groups that do not divide a kernel's inputs, calibration that is missing, a model that is quantized
+        already, or rules that take no kernel; says which.
+
+    >>> from flax import nnx
+    >>> layer = quantize_model(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), Quantization(weights="int8"))
+    >>> layer.kernel.get_value().kind
+    'int8'
+    """
+    rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
+    axes = linear_kernels(model)
+    chosen = {path: rule for path in axes for rule in rules if rule.takes(path)}
+    for path in axes:  # the first that takes it
+        chosen |= {path: next(rule for rule in rules if rule.takes(path))} if path in chosen else {}
+    if not chosen:
+        raise ValueError(f"rules must take a kernel, there are {listed(axes) or 'none'}")
+    _check(model, axes, chosen, statistics)
+
+    def change(path: str, kernel: Any) -> Any:
+        if path not in chosen:
+            return kernel
+        return _quantized(kernel, axes[path], chosen[path], (statistics or {}).get(path))
+
+    return map_kernels(change, model)
+
+
+def _check(model: Any, axes: Mapping[str, KernelAxes], chosen: Mapping[str, Quantization], statistics: Any) -> None:
+    """Refuse what cannot be, before anything is computed."""
+
+    def check(path: str, kernel: Any) -> Any:
+        rule = chosen.get(path)
+        if rule is None:
+            return kernel
+        if not isinstance(kernel, jax.Array | jax.ShapeDtypeStruct):
+            raise ValueError(f"a model is quantized once, {path} is a {type(kernel).__name__} already")
+        try:
+            group_tiles(kernel.shape, axes[path].layers, axes[path].inputs, rule.group)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        if rule.calibrated and path not in (statistics or {}):
+            what = "gptq" if rule.method == "gptq" else f"ranges={rule.ranges!r}"
+            raise ValueError(f"{what} needs calibration data that reach every layer, {path} was given none")
+        if rule.method == "gptq" and statistics[path].products is None:
+            raise ValueError(f"gptq needs products of inputs, observe(…, products=True), {path} has none")
+        return kernel
+
+    map_kernels(check, model)
+
+
+def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:
+    made = _rounded(kernel, axes, rule, found)
+    if rule.activations is None:
+        return made
+    if rule.ranges == "dynamic":
+        return replace(made, activations=rule.activations)
+    bits = BITS[rule.activations]
+    largest = input_range(found, rule.ranges, bits=bits, percentile=rule.percentile)
+    most = 127.0 if rule.activations == "int8" else float(jnp.finfo(rule.activations).max)
+    return replace(made, activations=rule.activations, input_scale=jnp.asarray(largest / most, jnp.float32))
+
+
+def _rounded(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:
+    how = {"layers": axes.layers, "inputs": axes.inputs, "group": rule.group}
+    if rule.method == "gptq":
+        return _by_gptq(kernel, axes, rule, found.products)
+    if rule.method == "round":
+        return jax.jit(partial(quantize, kind=rule.weights, **how))(kernel)
+    tries = [jax.jit(partial(quantize, kind=rule.weights, clip=clip, **how))(kernel) for clip in CLIPS]
+    errors = jnp.stack([_error(kernel, each, axes) for each in tries])
+    best = errors.argmin(0)
+
+    def pick(*parts: Array) -> Array:
+        picked = parts[0]
+        for number, part in enumerate(parts[1:], start=1):
+            picked = jnp.where(_spread(best == number, part.shape), part, picked)
+        return picked
+
+    return jax.tree.map(pick, *tries)
+
+
+def _error(kernel: Array, made: Quantized, axes: KernelAxes) -> Float[Array, "..."]:
+    """Return the squared error of each group, in the shape of the scales."""
+    error = (made.dequantize() - kernel.astype(jnp.float32)) ** 2
+    sizes = zip(error.shape, made.scale.shape, strict=True)
+    shape = [part for size, groups in sizes for part in (groups, size // groups)]
+    return error.reshape(shape).sum(tuple(range(1, len(shape), 2)))
+
+
+def _spread(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Spread what is of groups over their members."""
+    for axis, size in enumerate(shape):
+        mask = jnp.repeat(mask, size // mask.shape[axis], axis=axis)
+    return mask
+
+
+def _by_gptq(kernel: Array, axes: KernelAxes, rule: Quantization, products: Array) -> Quantized:
+    lead, rest = kernel.shape[: axes.layers], kernel.shape[axes.layers :]
+    inputs, outputs = rest[: axes.inputs], rest[axes.inputs :]
+    flat = kernel.reshape(-1, math.prod(inputs), math.prod(outputs)).swapaxes(1, 2)
+    sums = products.reshape(-1, *products.shape[-2:])
+    made = [gptq(one, each, kind=rule.weights, group=rule.group) for one, each in zip(flat, sums, strict=True)]
+    values = jnp.stack([each[0] for each in made]).swapaxes(1, 2).reshape(kernel.shape)
+    groups = quantize_shape(rest, axes.inputs, rule.group)
+    scales = jnp.stack([each[1] for each in made]).swapaxes(1, 2).reshape(*lead, *groups, *outputs)
+    return Quantized(values, scales, kind=rule.weights)
+
+
+def quantize_shape(shape: tuple[int, ...], inputs: int, group: int | None) -> tuple[int, ...]:
+    """Return the shape of the scales along the inputs of a kernel.
+
+    >>> quantize_shape((4, 64, 512), 2, 32), quantize_shape((4, 64, 512), 2, 128), quantize_shape((4, 64, 512), 2, None)
+    ((4, 2), (2, 1), (1, 1))
+    """
+    if group is None:
+        return (1,) * inputs
+    ((axis, tile),) = group_tiles(shape, 0, inputs, group).items()
+    return (*shape[:axis], shape[axis] // tile, *(1,) * (inputs - axis - 1))

@@ -1,0 +1,182 @@
+"""What the linear layers of a model are given: sums over calibration data, of every layer of every stack at once.
+
+A kernel that observes passes its inputs on, and its sums as the gradient of sums that are zero: so they come out of
+`scan`, `vmap` and `jit` as gradients do, stacked by layers, and add up over batches. Axes: I inputs, H bins.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flax_transformer.compress.kernel import linear_kernels, map_kernels
+from flax_transformer.nn.linear import StructuredKernel, flat_dot_general
+
+BINS = 1024
+"""Bins of a histogram, each 2.3 % wider than the one before: from 2⁻²⁰ to 2¹³ times apart."""
+LEAST, STEP = 2.0**-20, 33 / BINS
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over the inputs of a linear layer, [*layers, …] each."""
+
+    count: Float[Array, "*L"]
+    """Rows."""
+    magnitude: Float[Array, "*L I"]
+    """Of the absolute values of each input."""
+    largest: Float[Array, "*L H"]
+    """How many absolute values are in each bin of `bin_edges`."""
+    products: Float[Array, "*L I I"] | None = None
+    """Of the products of every two inputs: half the second derivative of the squared error of an output."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Observed(StructuredKernel):
+    """A kernel that observes its inputs."""
+
+    kernel: Any
+    sums: Statistics
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the kernel."""
+        return self.kernel.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the kernel."""
+        return self.kernel.dtype
+
+    def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
+        """Multiply as the kernel does."""
+        rest = x.ndim - inputs
+        numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
+        return flat_dot_general(_pass(inputs, x, self.sums), self.kernel.astype(x.dtype), numbers)
+
+
+@jax.custom_vjp
+def _observe(x: Array, sums: Statistics) -> Array:
+    return x
+
+
+def _remember(x: Array, sums: Statistics) -> tuple[Array, tuple[Array, Statistics]]:
+    return x, (x, sums)
+
+
+def _sum_up(kept: tuple[Array, Statistics], pull: Array) -> tuple[Array, Statistics]:
+    x, sums = kept
+    return pull, statistics_of(x, products=sums.products is not None)
+
+
+_observe.defvjp(_remember, _sum_up)
+
+
+def _pass(inputs: int, x: Array, sums: Statistics) -> Array:
+    lead = x.shape[: x.ndim - inputs]
+    return _observe(x.reshape(-1, math.prod(x.shape[x.ndim - inputs :])), sums).reshape(*lead, *x.shape[len(lead) :])
+
+
+def statistics_of(x: Float[Array, "R I"], *, products: bool = False) -> Statistics:
+    """Sum up rows of inputs."""
+    x = x.astype(jnp.float32)
+    size = jnp.abs(x)
+    bins = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(size, LEAST) / LEAST) / STEP), 0, BINS - 1).astype(jnp.int32)
+    return Statistics(
+        count=jnp.float32(x.shape[0]),
+        magnitude=size.sum(0),
+        largest=jnp.zeros(BINS).at[bins.reshape(-1)].add(1.0),
+        products=x.T @ x if products else None,
+    )
+
+
+def bin_edges() -> Float[np.ndarray, " H"]:
+    """Return the largest absolute value of each bin."""
+    return LEAST * 2.0 ** (STEP * np.arange(BINS))
+
+
+def observe(
+    model: Any, run: Callable[[Any, Any], Any], batches: Iterable[Any], *, products: bool = False,
+    chosen: Callable[[str], bool] = lambda path: True,
+) -> Mapping[str, Statistics]:  # fmt: skip
+    """Run a model on calibration data, and sum up what its linear layers are given.
+
+    Padding counts as what it is in the model, so batches had better be of texts of similar lengths.
+
+    Args:
+      run: `run(model, batch)` gives whatever depends on all layers: hidden states, logits, a loss.
+      products: also of every two inputs, which `gptq` needs: 4 I² bytes a layer.
+      chosen: which layers, by the path of the kernel.
+
+    Returns:
+      Of each kernel that was used, by path, its sums.
+
+    Raises:
+      ValueError: no batch.
+    """
+    axes = {path: each for path, each in linear_kernels(model).items() if chosen(path)}
+
+    def nothing(path: str, kernel: Any) -> Statistics:
+        layers, inputs = axes[path].layers, axes[path].inputs
+        lead, size = kernel.shape[:layers], math.prod(kernel.shape[layers : layers + inputs])
+        shapes = {"count": (), "magnitude": (size,), "largest": (BINS,), "products": (size, size) if products else None}
+        return Statistics(**{k: None if v is None else jnp.zeros((*lead, *v)) for k, v in shapes.items()})
+
+    kernels: dict[str, Any] = {}
+    map_kernels(lambda path, kernel: kernels.setdefault(path, kernel), model)
+    zeros = {path: nothing(path, kernels[path]) for path in axes}
+
+    @jax.jit
+    def gradient(model: Any, zeros: dict[str, Statistics], batch: Any) -> dict[str, Statistics]:
+        def total(sums: dict[str, Statistics]) -> Array:
+            watched = map_kernels(lambda path, k: Observed(k, sums[path]) if path in sums else k, model)
+            leaves = (leaf for leaf in jax.tree.leaves(run(watched, batch)) if jnp.issubdtype(leaf.dtype, jnp.floating))
+            return sum(leaf.astype(jnp.float32).sum() for leaf in leaves)
+
+        return jax.grad(total)(zeros)
+
+    sums = None
+    for batch in batches:
+        found = gradient(model, zeros, batch)
+        sums = found if sums is None else jax.tree.map(jnp.add, sums, found)
+    if sums is None:
+        raise ValueError("calibration needs at least one batch, got none")
+    return {path: each for path, each in sums.items() if float(each.count.max()) > 0}
+
+
+def input_range(found: Statistics, method: str, *, bits: int = 8, percentile: float = 99.99) -> Float[np.ndarray, "*L"]:
+    """Choose the largest input that is represented, of each layer.
+
+    Args:
+      method: "absmax", the largest that was seen; "percentile"; or "mse", that of the least squared error.
+      bits: of a value, for the squared error.
+      percentile: of the absolute values.
+
+    Raises:
+      ValueError: another method, or a percentile that is none.
+    """
+    counts, edges = np.asarray(found.largest, np.float64), bin_edges()
+    if method == "absmax":
+        return _at(edges, counts > 0)
+    if method == "percentile":
+        if not 0 < percentile <= 100:
+            raise ValueError(f"percentile must be in (0, 100], got {percentile}")
+        return edges[(counts.cumsum(-1) < percentile / 100 * counts.sum(-1, keepdims=True)).sum(-1).clip(0, BINS - 1)]
+    if method != "mse":
+        raise ValueError(f"ranges must be absmax, percentile or mse, got {method!r}")
+    steps = edges[:, None] / (2 ** (bits - 1) - 1)  # of each range that there may be, a row
+    error = np.where(edges[None] > edges[:, None], (edges[None] - edges[:, None]) ** 2, steps**2 / 12)
+    error = np.where((edges[None] < steps / 2), edges[None] ** 2, error)
+    return edges[(counts @ error.T).argmin(-1)]
+
+
+def _at(edges: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    last = seen.shape[-1] - 1 - np.argmax(seen[..., ::-1], axis=-1)
+    return np.where(seen.any(-1), edges[last], edges[0])

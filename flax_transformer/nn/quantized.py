@@ -1,0 +1,197 @@
+"""Kernels of few bits, and products with them: values, and a scale for each output channel or group of inputs.
+
+The arithmetic is that of qwix (https://github.com/google/qwix). Axes: G groups, of consecutive inputs.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import qwix
+from jaxtyping import Array, Float, Int
+from qwix import QArray
+
+from flax_transformer.nn.linear import StructuredKernel
+
+BITS = {"int8": 8, "int4": 4, "nf4": 4, "float8_e4m3fn": 8}
+"""Kinds of values, and bits of one; nf4 is a table of 16 normal quantiles (Dettmers et al. 2023,
+https://arxiv.org/abs/2305.14314)."""
+ACTIVATIONS = ("int8", "float8_e4m3fn")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Quantized(StructuredKernel):
+    """A kernel [*layers, *inputs, *outputs] of few bits; `multiply` is a product with it.
+
+    It stands in the place of an array in a parameter, so that `jit`, `scan`, `vmap` and checkpoints take it.
+    """
+
+    values: Any
+    """Of the kernel's shape."""
+    scale: Any
+    """Of its rank: an axis is as long as the kernel's, or as its groups, or 1."""
+    zero: Any = None
+    """The value that stands for 0, of the scale's shape; None: 0 does."""
+    input_scale: Any = None
+    """What inputs are divided by, [*layers]; None: what each row asks for."""
+    kind: str = field(default="int8", metadata={"static": True})
+    """One of `BITS`."""
+    activations: str | None = field(default=None, metadata={"static": True})
+    """What inputs are rounded to, one of `ACTIVATIONS`; None: they are not."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the kernel that it stands for."""
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return self.values.ndim
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return self.values.size
+
+    @property
+    def dtype(self) -> Any:
+        """The floats that it stands for."""
+        return self.scale.dtype
+
+    @property
+    def bits(self) -> float:
+        """The bits of a value, with its part of the scales."""
+        parts = [part for part in (self.scale, self.zero) if part is not None]
+        extra = sum(part.size * (BITS[self.kind] if part is self.zero else 8 * part.dtype.itemsize) for part in parts)
+        return BITS[self.kind] + extra / self.size
+
+    def dequantize(self) -> Float[Array, "..."]:
+        """Return the kernel that it stands for, in the type of the scales."""
+        return qwix.dequantize(_array(self))
+
+    def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
+        """Multiply the last axes of x, as many as there are inputs; the result has the type of x."""
+        rest = x.ndim - inputs
+        numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
+        if self.activations is None:
+            whole = math.prod(self.scale.shape[:inputs]) == 1 and self.zero is None and self.kind != "nf4"
+            if whole:  # one scale an output: that of the product
+                y = jax.lax.dot_general(x, self.values.astype(x.dtype), numbers)
+                return (y * self.scale.reshape(self.scale.shape[inputs:])).astype(x.dtype)
+            return jax.lax.dot_general(x, self.dequantize().astype(x.dtype), numbers)
+        return qwix.dot_general(self.rounded(x, inputs), _array(self), numbers).astype(x.dtype)
+
+    def rounded(self, x: Float[Array, "..."], inputs: int) -> QArray:
+        """Round inputs: each row by its own largest value, or all by the scale that is known."""
+        wide = x.astype(jnp.float32)
+        if self.input_scale is None:
+            return qwix.quantize(wide, self.activations, channelwise_axes=tuple(range(x.ndim - inputs)))
+        scale = self.input_scale.astype(jnp.float32).reshape((1,) * x.ndim)
+        most = float(jnp.finfo(self.activations).max) if self.activations.startswith("float") else 127.0
+        values = jnp.clip(wide / scale, -most, most)
+        values = values if self.activations.startswith("float") else jnp.round(values)
+        return QArray(values.astype(self.activations), scale, None, jnp.dtype(self.activations))
+
+    def take(self, rows: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+        """Look up rows of a table [V, D]; NaN for one that it has not."""
+        parts = {name: jnp.take(part, rows, axis=0, mode="clip") for name, part in _parts(self).items()}
+        inside = (rows >= -self.shape[0]) & (rows < self.shape[0])
+        return jnp.where(inside[..., None], replace(self, **parts).dequantize(), jnp.nan)
+
+    def attend(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Multiply with the rows of a table [V, D]; the result is float32."""
+        numbers = ((x.ndim - 1,), (1,)), ((), ())
+        rows = _array(self)
+        x = x if self.activations is None else self.rounded(x, 1)
+        return qwix.dot_general(x, rows, numbers, preferred_element_type=jnp.float32)
+
+
+def _parts(kernel: Quantized) -> dict[str, Any]:
+    names = ("values", "scale", "zero")
+    return {name: getattr(kernel, name) for name in names if getattr(kernel, name) is not None}
+
+
+def _array(kernel: Quantized) -> QArray:
+    scale = kernel.scale if kernel.scale.dtype.itemsize > 2 else kernel.scale.astype(jnp.float32)
+    return QArray(kernel.values, scale, kernel.zero, "nf4" if kernel.kind == "nf4" else jnp.dtype(kernel.kind))
+
+
+def quantize(
+    kernel: Float[Array, "..."], kind: str, *, layers: int = 0, inputs: int = 1, group: int | None = None,
+    clip: float = 1.0,
+) -> Quantized:  # fmt: skip
+    """Round a kernel [*layers, *inputs, *outputs] to the nearest values.
+
+    Args:
+      kind: one of `BITS`.
+      layers: how many axes are of layers, each of which has scales of its own.
+      inputs: how many axes are inputs.
+      group: inputs that share a scale, as consecutive ones of an output; None: all of an output's.
+      clip: the share of each group's largest value that is still represented.
+
+    Raises:
+      ValueError: groups that do not divide the inputs, or an unknown kind.
+
+    >>> quantize(jnp.array([[1.0, -0.5], [0.25, 0.5]]), "int8").values.tolist()
+    [[127, -127], [32, 127]]
+    """
+    check_kind(kind)
+    tiles = group_tiles(kernel.shape, layers, inputs, group)
+    ends = range(layers, layers + inputs)
+    # A group ends within an axis or at it: of the axes before that each index has groups of its own.
+    inner = [axis for axis in ends if axis in tiles]
+    split = [axis for axis in ends if group is not None and axis < min(inner)] if inner else []
+    free = [axis for axis in range(kernel.ndim) if axis not in ends or (axis in split and axis not in tiles)]
+    array = qwix.quantize(
+        kernel.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=tuple(free),
+        tiled_axes={axis: tiles[axis] for axis in inner}, calibration_method=f"absmax,{clip}",
+    )  # fmt: skip
+    return Quantized(array.qvalue, array.scale, array.zero_point, kind=kind)
+
+
+def check_kind(kind: str) -> None:
+    """Check that values of a kind are known; raise ValueError if not."""
+    if kind not in BITS:
+        raise ValueError(f"weights must be one of {', '.join(BITS)}, got {kind!r}")
+
+
+def group_tiles(shape: tuple[int, ...], layers: int, inputs: int, group: int | None) -> dict[int, int]:
+    """Return how many inputs of each input axis a group spans, of those axes that it does not span whole.
+
+    Raises:
+      ValueError: groups that do not divide the inputs.
+
+    >>> group_tiles((4, 64, 512), 0, 2, 32), group_tiles((4, 64, 512), 0, 2, 128)
+    ({1: 32}, {0: 2})
+    """
+    if group is None:
+        return {}
+    sizes, left = shape[layers : layers + inputs], group
+    if group >= 1 and math.prod(sizes) % group == 0:
+        for axis in reversed(range(layers, layers + inputs)):
+            if left <= shape[axis] and shape[axis] % left == 0:
+                return {axis: left}
+            if left % shape[axis]:
+                break
+            left //= shape[axis]
+    raise ValueError(
+        f"groups must divide the inputs, along their last axis or by whole ones, got group={group} for inputs "
+        f"{'×'.join(map(str, sizes))}"
+    )
+
+
+def concatenate(kernels: list[Any], axis: int) -> Any:
+    """Join kernels of the same inputs along an axis of outputs: arrays, or quantized ones of one kind."""
+    if not isinstance(kernels[0], Quantized):
+        return jnp.concatenate(kernels, axis=axis)
+    parts = {name: [getattr(each, name) for each in kernels] for name in _parts(kernels[0])}
+    return replace(kernels[0], **{name: jnp.concatenate(each, axis=axis) for name, each in parts.items()})
+
+
+def is_quantized(node: Any) -> bool:
+    """Return whether a node of a model is a kernel of few bits."""
+    return isinstance(node, Quantized)
