@@ -115,22 +115,28 @@ def evaluate(
         pairs = read_parallel(source, reference, strict=True)
         result = _evaluate_pairs(checkpoint, list(pairs["source"]), list(pairs["target"]), how)
     else:
-        from flax_transformer.cli.programs import keep_programs
-        from flax_transformer.data.text.annotated import read_pairs
-        from flax_transformer.task.checkpoint import open_checkpoint
-        from flax_transformer.task.measure import TABLES, measure, split_file
-        from flax_transformer.task.translation import translates
-
-        keep_programs()
-        pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
-        known = None if pretrained is None else pretrained.architecture
-        if known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",)):
-            result = _evaluate_pairs(checkpoint, *read_pairs(split_file(data, split, TABLES)), how)
-        else:
-            with Refused() as refuse:
-                print(json.dumps(measure(pretrained, data, split, refuse), indent=2))
-            return
+        with Refused() as refuse:
+            print(json.dumps(score(checkpoint, data, split, how, refuse, revision=revision), indent=2))
+        return
     print(json.dumps(result, indent=2))
+
+
+def score(
+    checkpoint: str, data: Path, split: str | None, how: Translating, refuse: Refused, *, revision: str | None = None
+) -> dict:
+    """Measure a checkpoint or run on data of any form that `evaluate` takes."""
+    from flax_transformer.cli.programs import keep_programs
+    from flax_transformer.data.text.annotated import read_pairs
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.measure import TABLES, measure, split_file
+    from flax_transformer.task.translation import translates
+
+    keep_programs()
+    pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
+    known = None if pretrained is None else pretrained.architecture
+    if known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",)):
+        return _evaluate_pairs(checkpoint, *read_pairs(split_file(data, split, TABLES)), how)
+    return measure(pretrained, data, split, refuse)
 
 
 def _evaluate_pairs(checkpoint: str, sources: list[str], references: list[str], how: Translating) -> dict:

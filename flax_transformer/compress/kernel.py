@@ -3,6 +3,7 @@
 Axes: L layers and experts, one after another in front; a kernel's other axes are its inputs and its outputs.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ class KernelAxes:
 
     layers: int
     inputs: int
+    table: bool = False
+    """Whether it is a table of tokens [V, D], whose rows are what kernels call outputs."""
 
 
 def linear_kernels(model: Any) -> dict[str, KernelAxes]:
@@ -36,13 +39,22 @@ def linear_kernels(model: Any) -> dict[str, KernelAxes]:
     return found
 
 
+def token_tables(model: Any) -> dict[str, KernelAxes]:
+    """Find the tables of tokens of a model, by path."""
+    found = {}
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda node: isinstance(node, nnx.Variable)):
+        if isinstance(node, nnx.Variable) and re.search(r"(^|\.)token\.embedding$", path_name(path)):
+            found[path_name(path)] = KernelAxes(0, 1, table=True)
+    return found
+
+
 def map_kernels(change: Callable[[str, Any], Any], model: Any) -> Any:
-    """Return a model with other kernels.
+    """Return a model with other kernels and tables.
 
     Args:
-      change: from the path and value of a linear layer's kernel to the value in its place.
+      change: from the path and value of a linear layer's kernel, or of a table of tokens, to the value in its place.
     """
-    paths = linear_kernels(model)
+    paths = linear_kernels(model) | token_tables(model)
 
     def put(path: tuple, node: Any) -> Any:
         name = path_name(path)

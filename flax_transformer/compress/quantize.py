@@ -15,11 +15,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
-from flax_transformer.compress.kernel import KernelAxes, linear_kernels, map_kernels
+from flax_transformer.compress.kernel import KernelAxes, linear_kernels, map_kernels, token_tables
 from flax_transformer.compress.statistics import Statistics, input_range
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
-from flax_transformer.nn.quantized import ACTIVATIONS, BITS, Quantized, check_kind, group_tiles, quantize
+from flax_transformer.nn.quantized import (
+    ACTIVATIONS,
+    BITS,
+    Quantized,
+    check_kind,
+    group_tiles,
+    quantize,
+    quantize_table,
+)
 
 CLIPS = tuple(1 - 0.05 * step for step in range(9))
 """Shares of the largest value that `mse` chooses among."""
@@ -44,6 +52,8 @@ class Quantization:
     """What inputs' scales are: each row's own, or one of each layer, found by calibration."""
     percentile: float = 99.99
     """Of the absolute values that are within the range, where `ranges` is percentile."""
+    embeddings: bool = False
+    """Whether tables of tokens have few bits too, with a scale for each row, or group of its columns."""
     pattern: str = ""
     """Which kernels, by path (searched); all but `UNQUANTIZED` by default."""
 
@@ -69,7 +79,9 @@ class Quantization:
         return self.method == "gptq" or self.ranges != "dynamic"
 
     def takes(self, path: str) -> bool:
-        """Return whether it is of the kernel of a path."""
+        """Return whether it is of the kernel or table of a path."""
+        if path.endswith("token.embedding"):
+            return self.embeddings
         return bool(re.search(self.pattern, path)) if self.pattern else not re.search(UNQUANTIZED, path)
 
 
@@ -93,7 +105,7 @@ def quantize_model(
     'int8'
     """
     rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
-    axes = linear_kernels(model)
+    axes = linear_kernels(model) | token_tables(model)
     chosen = {path: rule for path in axes for rule in rules if rule.takes(path)}
     for path in axes:  # the first that takes it
         chosen |= {path: next(rule for rule in rules if rule.takes(path))} if path in chosen else {}
@@ -118,6 +130,12 @@ def _check(model: Any, axes: Mapping[str, KernelAxes], chosen: Mapping[str, Quan
             return kernel
         if not isinstance(kernel, jax.Array | jax.ShapeDtypeStruct):
             raise ValueError(f"a model is quantized once, {path} is a {type(kernel).__name__} already")
+        if axes[path].table:
+            if rule.group is not None and kernel.shape[1] % rule.group:
+                raise ValueError(
+                    f"{path}: groups must divide the columns, got group={rule.group} for {kernel.shape[1]}"
+                )
+            return kernel
         try:
             group_tiles(kernel.shape, axes[path].layers, axes[path].inputs, rule.group)
         except ValueError as error:
@@ -133,6 +151,8 @@ def _check(model: Any, axes: Mapping[str, KernelAxes], chosen: Mapping[str, Quan
 
 
 def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:
+    if axes.table:
+        return quantize_table(kernel, rule.weights, group=rule.group)
     made = _rounded(kernel, axes, rule, found)
     if rule.activations is None:
         return made
@@ -185,15 +205,15 @@ def _by_gptq(kernel: Array, axes: KernelAxes, rule: Quantization, products: Arra
     sums = products.reshape(-1, *products.shape[-2:])
     made = [gptq(one, each, kind=rule.weights, group=rule.group) for one, each in zip(flat, sums, strict=True)]
     values = jnp.stack([each[0] for each in made]).swapaxes(1, 2).reshape(kernel.shape)
-    groups = quantize_shape(rest, axes.inputs, rule.group)
+    groups = scale_shape(rest, axes.inputs, rule.group)
     scales = jnp.stack([each[1] for each in made]).swapaxes(1, 2).reshape(*lead, *groups, *outputs)
     return Quantized(values, scales, kind=rule.weights)
 
 
-def quantize_shape(shape: tuple[int, ...], inputs: int, group: int | None) -> tuple[int, ...]:
+def scale_shape(shape: tuple[int, ...], inputs: int, group: int | None) -> tuple[int, ...]:
     """Return the shape of the scales along the inputs of a kernel.
 
-    >>> quantize_shape((4, 64, 512), 2, 32), quantize_shape((4, 64, 512), 2, 128), quantize_shape((4, 64, 512), 2, None)
+    >>> scale_shape((4, 64, 512), 2, 32), scale_shape((4, 64, 512), 2, 128), scale_shape((4, 64, 512), 2, None)
     ((4, 2), (2, 1), (1, 1))
     """
     if group is None:

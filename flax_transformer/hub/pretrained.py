@@ -104,7 +104,8 @@ class Pretrained:
     @cached_property
     def rows(self) -> dict[str, int]:
         """Of every input that is looked up in a table of the model: how many rows that has."""
-        leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(self.model)]
+        pairs = jax.tree_util.tree_leaves_with_path(self.model)
+        leaves = [(path_name(path).removesuffix(".values"), leaf) for path, leaf in pairs]  # also of few bits
         tables = {name: f"{table}.embedding" for name, table in self.family.looked_up.items()}
         found = {name: [leaf for path, leaf in leaves if path.endswith(table)] for name, table in tables.items()}
         return {name: each[0].shape[-2] for name, each in found.items() if each}

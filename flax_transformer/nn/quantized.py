@@ -153,6 +153,16 @@ def quantize(
     return Quantized(array.qvalue, array.scale, array.zero_point, kind=kind)
 
 
+def quantize_table(table: Float[Array, "V D"], kind: str, *, group: int | None = None) -> Quantized:
+    """Round a table to the nearest values, with a scale for each row, or group of its columns."""
+    check_kind(kind)
+    array = qwix.quantize(
+        table.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=(0,),
+        tiled_axes={} if group is None else {1: group},
+    )  # fmt: skip
+    return Quantized(array.qvalue, array.scale, array.zero_point, kind=kind)
+
+
 def check_kind(kind: str) -> None:
     """Check that values of a kind are known; raise ValueError if not."""
     if kind not in BITS:

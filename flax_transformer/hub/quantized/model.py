@@ -4,7 +4,6 @@ A table says how a matrix of theirs is cut, transposed and stacked. It is applie
 repeated for all inputs that share one; what was repeated is then taken once. Axes: O outputs, I inputs, G groups.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from flax_transformer.compress.kernel import map_kernels
-from flax_transformer.compress.quantize import quantize_shape
 from flax_transformer.hub.file import Tensor
+from flax_transformer.hub.quantized.layout import is_matrix, is_turned, once, split
 from flax_transformer.hub.quantized.weight import StoredWeight, spread
-from flax_transformer.hub.table import Matrix
 from flax_transformer.hub.weights import Entry, load_model
 from flax_transformer.nn.quantized import Quantized
 from flax_transformer.parallel import path_name, tree_shardings
@@ -44,20 +42,14 @@ def turned(entries: list[Entry], tensors: Mapping[str, Tensor]) -> dict[str, Ten
     """Turn whole matrices of rows whose table has inputs first, as GPT-2's: quantized ones have outputs first."""
     found = dict(tensors)
     for entry in entries:
-        if isinstance(entry.row.layout, Matrix) and not entry.row.layout.transposed:
-            for name in entry.names:
-                if isinstance(tensor := tensors.get(name), QuantizedTensor):
-                    found[name] = replace(tensor, shape=tensor.shape[::-1], read=_turned(tensor.read))
+        for name in entry.names if is_turned(entry) else ():
+            if isinstance(tensor := tensors.get(name), QuantizedTensor):
+                found[name] = replace(tensor, shape=tensor.shape[::-1], read=_turned(tensor.read))
     return found
 
 
 def _turned(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     return lambda: read().T
-
-
-def by_table(layout: Matrix, matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix [O, I] as a table has it, or one of a table as [O, I]."""
-    return matrix if layout.transposed else matrix.T
 
 
 def load_quantized(
@@ -99,22 +91,21 @@ def _first(entry: Entry, tensors: Mapping[str, Tensor]) -> StoredWeight:
 def _is_kept(entry: Entry, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether a row's weights are all quantized alike, and can stay so."""
     found = [getattr(tensors.get(name), "weight", None) for name in entry.names]
-    if not found or not isinstance(entry.row.layout, Matrix) or None in found:
+    if not found or not is_matrix(entry) or None in found:
         return False
-    one = found[0]
     names = "kind", "scale_width", "activations"
     alike = {(*(getattr(w, name) for name in names), w.zero is None, w.input_scale is None) for w in found}
-    if len(alike) > 1 or not one.kept or not all(path.endswith(".kernel") for path in entry.row.ours):
+    if len(alike) > 1 or not found[0].kept:
         return False
     try:
         for shape in entry.shapes:
-            quantize_shape(shape, entry.row.layout.inputs, _group(entry, one))
+            once(entry, np.broadcast_to(np.int8(0), shape), _group(found[0]))
     except ValueError:
         return False
     return True
 
 
-def _group(entry: Entry, weight: StoredWeight) -> int | None:
+def _group(weight: StoredWeight) -> int | None:
     return None if weight.scale_width == 1 else weight.shape[1] // weight.scale_width
 
 
@@ -123,8 +114,12 @@ def _held(weight: StoredWeight) -> str:
     return "float8_e4m3fn" if weight.kind.startswith("float") else "int8"
 
 
+def _by_table(entry: Entry, matrix: np.ndarray) -> np.ndarray:
+    return matrix.T if is_turned(entry) else matrix
+
+
 def _values(entry: Entry, tensor: QuantizedTensor) -> Tensor:
-    return Tensor(tensor.shape, _held(tensor.weight), lambda: by_table(entry.row.layout, tensor.weight.values()))
+    return Tensor(tensor.shape, _held(tensor.weight), lambda: _by_table(entry, tensor.weight.values()))
 
 
 def _scales(entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, np.ndarray | None]]:
@@ -132,11 +127,10 @@ def _scales(entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, 
     weights = [tensors[name].weight for name in entry.names]
     parts: dict[str, list] = {"scale": [], "zero": [], "input_scale": []}
     for weight in weights:
-        group = _group(entry, weight)
+        group = _group(weight)
 
         def cut(found: np.ndarray, weight: StoredWeight = weight, group: int | None = group) -> list[np.ndarray]:
-            pieces = entry.row.layout.split(by_table(entry.row.layout, spread(found, weight.shape)), entry.shapes)
-            return [_once(piece, entry.row.layout.inputs, group) for piece in pieces]
+            return [once(entry, piece, group) for piece in split(entry, spread(found, weight.shape))]
 
         parts["scale"].append(cut(weight.scale()))
         parts["zero"].append(None if weight.zero is None else cut(weight.zero()))
@@ -153,13 +147,6 @@ def _scales(entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, 
         if weights[0].zero is not None:
             found[path]["zero"] = found[path]["zero"].astype(weights[0].kind)
     return found
-
-
-def _once(scale: np.ndarray, inputs: int, group: int | None) -> np.ndarray:
-    """Take what all inputs of a group share once: [*inputs, *outputs] becomes the scale of a kernel."""
-    shape, outputs = scale.shape[:inputs], scale.shape[inputs:]
-    flat = scale.reshape(math.prod(shape), -1)[:: group or math.prod(shape)]
-    return np.ascontiguousarray(flat.reshape(*quantize_shape(scale.shape, inputs, group), *outputs))
 
 
 def plain(model: Any) -> Any:

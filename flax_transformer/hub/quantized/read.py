@@ -1,6 +1,7 @@
 """Quantized weights in: which tensors of a folder are one matrix, for every method that is read."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,53 +59,71 @@ def _check_groups(name: str, shape: tuple[int, ...], inputs: int, group: int | N
 
 def _compressed_tensors(config: dict[str, Any], stored: Stored) -> tuple[Found, set[str]]:
     """https://github.com/vllm-project/compressed-tensors: matrices of int8, float8, or packed ones of 4 or 8 bits."""
-    found, used = {}, set()
     groups = config.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
+    if not isinstance(groups, Mapping) or not groups or not all(isinstance(each, Mapping) for each in groups.values()):
         raise ValueError("quantization_config must have config_groups of compressed-tensors, got none")
-    if len(groups) > 1:
-        raise ValueError(f"quantization_config has {len(groups)} config_groups, of which 1 is supported")
-    group = next(iter(groups.values()))
-    weights, inputs = dict(group.get("weights") or {}), dict(group.get("input_activations") or {})
+    for group in groups.values():
+        _check_group(group)
+    found, used = {}, set()
+    for layer in _named(stored, ".weight_scale"):
+        found[f"{layer}.weight"], names = _compressed(layer, _group_of(layer, groups), stored)
+        used |= names
+    return found, used
+
+
+def _check_group(group: Mapping[str, Any]) -> None:
+    weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
     bits, kind = number(weights, "num_bits", (4, 8)), number(weights, "type", ("int", "float"))
     number(weights, "strategy", ("tensor", "channel", "group"))
+    number(weights, "symmetric", (True, False), True)
     number(weights, "actorder", (None, "weight", "static", False))
     if group.get("output_activations"):
         raise ValueError("quantization_config has output_activations, which are not supported")
     if kind == "float" and bits != 8:
         raise ValueError(f"quantization_config has floats of {bits} bits, of which 8 are supported")
-    activations = None
     if inputs:
         number(inputs, "num_bits", (8,))
-        activations = {"int": "int8", "float": "float8_e4m3fn"}[number(inputs, "type", ("int", "float"))]
-    symmetric = number(weights, "symmetric", (True, False), True)
-    for layer in _named(stored, ".weight_scale"):
-        scale = _tensor(stored, f"{layer}.weight_scale")
-        names = {f"{layer}.weight_scale"}
-        if f"{layer}.weight_packed" in stored:
-            packed = _tensor(stored, f"{layer}.weight_packed", rank=2)
-            rows, columns = (int(size) for size in _tensor(stored, f"{layer}.weight_shape", rank=1).read())
-            if rows != packed.shape[0] or not 0 < columns <= packed.shape[1] * (32 // bits):
-                raise ValueError(f"{layer}.weight_shape must fit {list(packed.shape)} words, got {rows}, {columns}")
-            names |= {f"{layer}.weight_packed", f"{layer}.weight_shape"}
-            values = _signed(packed, bits, columns)
-        else:
-            whole = _tensor(stored, f"{layer}.weight", rank=2)
-            (rows, columns), values = whole.shape, whole.read
-            names.add(f"{layer}.weight")
-        shape = scale.shape if len(scale.shape) == 2 else (1, 1)
-        _check_groups(f"{layer}.weight_scale", shape, columns, weights.get("group_size"))
-        zero = None
-        if not symmetric:
-            zero = _zeros(stored, f"{layer}.weight_zero_point", bits, (rows, shape[1]), packed=values is not None)
-        names |= {f"{layer}.weight_zero_point", f"{layer}.input_scale", f"{layer}.input_zero_point"} & stored.keys()
-        static = stored.get(f"{layer}.input_scale") if activations and not inputs.get("dynamic") else None
-        found[f"{layer}.weight"] = StoredWeight(
-            (rows, columns), f"int{bits}" if kind == "int" else "float8_e4m3fn", values, _shaped(scale, shape), zero,
-            activations=activations, input_scale=None if static is None else _float(static), scale_width=shape[1],
-        )  # fmt: skip
-        used |= names
-    return found, used
+        number(inputs, "type", ("int", "float"))
+
+
+def _group_of(layer: str, groups: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the group that a layer is in: one that names it, or its pattern, or else one of a whole class."""
+    for group in groups.values():
+        for target in group.get("targets") or ():
+            if target == layer or (str(target).startswith("re:") and re.match(target[3:], layer)):
+                return group
+    whole = (group for group in groups.values() if {"Linear", "Embedding"} & set(group.get("targets") or ()))
+    if (found := next(whole, None)) is None:
+        raise ValueError(f"quantization_config must say what {layer} is, none of its targets names it")
+    return found
+
+
+def _compressed(layer: str, group: Mapping[str, Any], stored: Stored) -> tuple[StoredWeight, set[str]]:
+    weights, inputs = group["weights"], group.get("input_activations") or {}
+    bits, scale = weights["num_bits"], _tensor(stored, f"{layer}.weight_scale")
+    names = {f"{layer}.weight_scale", f"{layer}.weight_zero_point", f"{layer}.input_scale", f"{layer}.input_zero_point"}
+    if f"{layer}.weight_packed" in stored:
+        packed = _tensor(stored, f"{layer}.weight_packed", rank=2)
+        rows, columns = (int(size) for size in _tensor(stored, f"{layer}.weight_shape", rank=1).read())
+        if rows != packed.shape[0] or not 0 < columns <= packed.shape[1] * (32 // bits):
+            raise ValueError(f"{layer}.weight_shape must fit {list(packed.shape)} words, got {rows}, {columns}")
+        names |= {f"{layer}.weight_packed", f"{layer}.weight_shape"}
+        values = _signed(packed, bits, columns)
+    else:
+        whole = _tensor(stored, f"{layer}.weight", rank=2)
+        (rows, columns), values = whole.shape, whole.read
+        names.add(f"{layer}.weight")
+    shape = scale.shape if len(scale.shape) == 2 else (1, 1)
+    _check_groups(f"{layer}.weight_scale", shape, columns, weights.get("group_size"))
+    zero = None
+    if not weights.get("symmetric", True):
+        zero = _zeros(stored, f"{layer}.weight_zero_point", bits, (rows, shape[1]))
+    static = stored.get(f"{layer}.input_scale") if inputs and not inputs.get("dynamic") else None
+    return StoredWeight(
+        (rows, columns), f"int{bits}" if weights["type"] == "int" else "float8_e4m3fn", values, _shaped(scale, shape),
+        zero, activations={"int": "int8", "float": "float8_e4m3fn"}[inputs["type"]] if inputs else None,
+        input_scale=None if static is None else _float(static), scale_width=shape[1],
+    ), names  # fmt: skip
 
 
 def _shaped(tensor: Tensor, shape: tuple[int, int]) -> Callable[[], np.ndarray]:
@@ -116,7 +135,7 @@ def _signed(packed: Tensor, bits: int, columns: int) -> Callable[[], np.ndarray]
     return lambda: (unpack(np.ascontiguousarray(packed.read()), bits, columns).astype(np.int16) - half).astype(np.int8)
 
 
-def _zeros(stored: Stored, name: str, bits: int, shape: tuple[int, int], *, packed: bool) -> Callable[[], np.ndarray]:
+def _zeros(stored: Stored, name: str, bits: int, shape: tuple[int, int]) -> Callable[[], np.ndarray]:
     tensor = _tensor(stored, name, rank=2)
     if tensor.shape == shape:
         return lambda: tensor.read().astype(np.int8)

@@ -3,22 +3,33 @@
 Axes: O outputs, I inputs, G groups. https://github.com/vllm-project/compressed-tensors
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.hub.quantized.model import by_table, layer
+from flax_transformer.hub.quantized.layout import group_count, is_matrix, join, matrix_size
+from flax_transformer.hub.quantized.model import layer
 from flax_transformer.hub.quantized.weight import pack
 from flax_transformer.hub.table import Matrix
 from flax_transformer.hub.weights import Entry
-from flax_transformer.listing import listed
 from flax_transformer.nn.quantized import BITS, Quantized
 
 Parts = dict[str, tuple[int, Callable[[], np.ndarray]]]
 """Of each tensor of a file, its bytes and how to make it."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What one group of layers has: a `config_groups` of the file."""
+
+    kind: str
+    activations: str | None
+    dynamic: bool
+    symmetric: bool
+    group: int | None
 
 
 def write_quantized(
@@ -32,63 +43,62 @@ def write_quantized(
       copies: names of tensors that `transformers` makes of others.
 
     Raises:
-      ValueError: kernels of several kinds, or such as the format has no words for; says which.
+      ValueError: kernels such as the format has no words for; says which.
     """
     parts: Parts = {}
-    names: set[str] = set()
-    alike: dict[tuple, str] = {}
+    linear: dict[Scheme, list[str]] = {}
+    tables: dict[Scheme, list[str]] = {}
     for entry in entries:
         ours = [kernels[path] for path in entry.row.ours if path in kernels]
         if not ours:
             continue
-        if not isinstance(entry.row.layout, Matrix) or len(ours) < len(entry.row.ours):
+        if not is_matrix(entry) or len(ours) < len(entry.row.ours):
             raise ValueError(f"only matrices are written with few bits, all of one, {entry.row.theirs} is none")
-        for each in ours:
-            kind = each.kind, each.activations, each.input_scale is None, _group(entry, each), each.zero is None
-            alike[kind] = entry.row.theirs
+        if ours[0].kind == "nf4":
+            raise ValueError(f"compressed-tensors has no nf4, which {entry.row.theirs} is; it has int4 in groups")
+        schemes = {_scheme(entry, each) for each in ours}
+        if len(schemes) > 1:
+            raise ValueError(f"kernels that are one matrix must be quantized alike, {entry.row.theirs} is of several")
+        found = linear if isinstance(entry.row.layout, Matrix) else tables
+        found.setdefault(schemes.pop(), []).extend(entry.names)
         for index, name in zip(np.ndindex(*entry.leads), entry.names, strict=True):
             parts |= _tensors(entry, ours, index, name.removesuffix(".weight"))
-            names.add(name)
-    if len(alike) > 1:
-        raise ValueError(f"quantized kernels of one folder must be of one kind, got {listed(map(str, alike))}")
-    ((kind, activations, dynamic, group, symmetric), where) = next(iter(alike.items()))
-    if kind == "nf4":
-        raise ValueError(f"compressed-tensors has no nf4, which {where} is; it has int4 in groups")
+    names = {name for each in (*linear.values(), *tables.values()) for name in each}
     whole = {name for entry in entries for name in entry.names if name.endswith(".weight")} | set(copies)
     ignored = sorted(name.removesuffix(".weight") for name in whole - names)
-    return parts, _config(kind, activations, dynamic, group, ignored, symmetric), names
+    return parts, _config(linear, tables, ignored), names
 
 
-def _group(entry: Entry, kernel: Quantized) -> int | None:
-    """Return how many inputs share a scale; None: all of an output's."""
-    axes = slice(len(entry.leads), len(entry.leads) + entry.row.layout.inputs)
-    groups = math.prod(kernel.scale.shape[axes])
-    return None if groups == 1 else math.prod(kernel.shape[axes]) // groups
+def _scheme(entry: Entry, kernel: Quantized) -> Scheme:
+    groups, (_, inputs) = group_count(entry, kernel), matrix_size(entry)
+    return Scheme(
+        kernel.kind, kernel.activations, kernel.input_scale is None, kernel.zero is None,
+        None if groups == 1 else inputs // groups,
+    )  # fmt: skip
 
 
 def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], name: str) -> Parts:
-    layout = entry.row.layout
-    rows, columns = layout.shape(entry.shapes)[:: 1 if layout.transposed else -1]
-    first = kernels[0]
-    groups = math.prod(first.scale.shape[len(entry.leads) : len(entry.leads) + layout.inputs])
+    rows, columns = matrix_size(entry)
+    first, groups = kernels[0], group_count(entry, kernels[0])
 
     def ones() -> list[Quantized]:
         return [layer(each, index) for each in kernels]
 
     def values() -> np.ndarray:
-        return by_table(layout, layout.join([_plain(each.values) for each in ones()]))
+        return join(entry, [_plain(each.values) for each in ones()])
 
     def shared(part: str) -> np.ndarray:
         pieces = [_spread(_plain(getattr(each, part)), each.shape) for each in ones()]
-        return by_table(layout, layout.join(pieces))[:, :: columns // groups]
+        return join(entry, pieces)[:, :: columns // groups]
 
     found: Parts = {
         f"{name}.weight_scale": (4 * rows * groups, lambda: np.ascontiguousarray(shared("scale"), np.float32))
     }
-    if is_packed(first.kind, first.activations):
-        bits = BITS[first.kind]
+    packed, bits = is_packed(first.kind, first.activations), BITS[first.kind]
+    half = 2 ** (bits - 1)
+    if packed:
         words = 4 * rows * -(-columns * bits // 32)
-        found[f"{name}.weight_packed"] = (words, lambda: pack(values().astype(np.int16) + 2 ** (bits - 1), bits))
+        found[f"{name}.weight_packed"] = (words, lambda: pack(values().astype(np.int16) + half, bits))
         found[f"{name}.weight_shape"] = (16, lambda: np.array([rows, columns], np.int64))
     else:
         found[f"{name}.weight"] = (rows * columns, lambda: np.ascontiguousarray(values()))
@@ -96,9 +106,7 @@ def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], nam
 
         def zeros() -> np.ndarray:
             zero = shared("zero").astype(np.int16)
-            packed = is_packed(first.kind, first.activations)
-            half = 2 ** (BITS[first.kind] - 1)
-            return np.ascontiguousarray(pack(zero.T + half, BITS[first.kind]).T) if packed else zero.astype(np.int8)
+            return np.ascontiguousarray(pack(zero.T + half, bits).T) if packed else zero.astype(np.int8)
 
         found[f"{name}.weight_zero_point"] = (rows * groups, zeros)
     if first.input_scale is not None:
@@ -122,26 +130,35 @@ def _spread(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return part
 
 
-def _config(
-    kind: str, activations: str | None, dynamic: bool, group: int | None, ignored: list[str], symmetric: bool
-) -> dict[str, Any]:  # fmt: skip
-    def scheme(name: str, strategy: str, dynamic: bool, group: int | None = None) -> dict[str, Any]:
-        return {
-            "num_bits": 4 if name == "int4" else 8, "type": "float" if name.startswith("float") else "int",
-            "symmetric": symmetric, "strategy": strategy, "group_size": group, "dynamic": dynamic, "observer": "minmax",
-            "observer_kwargs": {}, "actorder": None, "block_structure": None,
-        }  # fmt: skip
-
-    weights = scheme(kind, "channel" if group is None else "group", False, group)
-    inputs = None if activations is None else scheme(activations, "token" if dynamic else "tensor", dynamic)
-    layout = "float-quantized" if kind.startswith("float") else "int-quantized"
-    layout = "pack-quantized" if is_packed(kind, activations) else layout
+def _config(linear: dict[Scheme, list[str]], tables: dict[Scheme, list[str]], ignored: list[str]) -> dict[str, Any]:
+    groups = []
+    for found, kind in ((linear, "Linear"), (tables, "Embedding")):
+        for scheme, names in found.items():
+            alone = kind == "Linear" and len(found) == 1
+            groups.append(_group(scheme, [kind] if alone else [name.removesuffix(".weight") for name in names]))
+    formats = {group["format"] for group in groups}
     return {
-        "quant_method": "compressed-tensors", "format": layout, "quantization_status": "compressed",
-        "global_compression_ratio": None, "kv_cache_scheme": None, "ignore": ignored,
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None,
-            }
-        },
+        "quant_method": "compressed-tensors", "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed", "global_compression_ratio": None, "kv_cache_scheme": None,
+        "ignore": ignored, "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
+    }  # fmt: skip
+
+
+def _group(scheme: Scheme, targets: list[str]) -> dict[str, Any]:
+    weights = _numbers(scheme.kind, "channel" if scheme.group is None else "group", symmetric=scheme.symmetric)
+    strategy = "token" if scheme.dynamic else "tensor"
+    inputs = None if scheme.activations is None else _numbers(scheme.activations, strategy, dynamic=scheme.dynamic)
+    layout = "float-quantized" if scheme.kind.startswith("float") else "int-quantized"
+    return {
+        "targets": targets, "weights": {**weights, "group_size": scheme.group}, "input_activations": inputs,
+        "output_activations": None,
+        "format": "pack-quantized" if is_packed(scheme.kind, scheme.activations) else layout,
+    }  # fmt: skip
+
+
+def _numbers(kind: str, strategy: str, *, symmetric: bool = True, dynamic: bool = False) -> dict[str, Any]:
+    return {
+        "num_bits": BITS[kind], "type": "float" if kind.startswith("float") else "int", "symmetric": symmetric,
+        "strategy": strategy, "group_size": None, "dynamic": dynamic, "observer": "minmax", "observer_kwargs": {},
+        "actorder": None, "block_structure": None,
     }  # fmt: skip

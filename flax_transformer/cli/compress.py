@@ -1,0 +1,174 @@
+"""The command `compress`: a checkpoint made smaller, and what that costs."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from flax_transformer.cli.read import Folder
+
+
+@dataclass(frozen=True)
+class Weights:
+    """`compress.Quantization`, spelled again so that `--help` needs no JAX."""
+
+    weights: Literal["int8", "int4", "float8_e4m3fn"] = "int8"
+    """What kernels are rounded to."""
+    group: int | None = None
+    """Inputs that share a scale; by default all of an output's, and of int4 64."""
+    method: Literal["round", "mse", "gptq"] = "round"
+    """How values are chosen: the nearest, with the range of the least squared error, or by GPTQ with --calibrate."""
+    activations: Literal["int8", "float8_e4m3fn"] | None = None
+    """What the inputs of products are rounded to; not at all by default."""
+    ranges: Literal["dynamic", "absmax", "percentile", "mse"] = "dynamic"
+    """The scale of inputs: each row's own, or one of a layer, which needs --calibrate."""
+    percentile: float = 99.99
+    """Of absolute values within the range, where --ranges is percentile."""
+    embeddings: bool = False
+    """Whether tables of tokens have few bits too."""
+    pattern: str = ""
+    """Kernels to round, by path; all but those of heads, routers and patches by default."""
+
+
+def compress(
+    checkpoint: Folder,
+    /,
+    output: Path,
+    how: Annotated[Weights, tyro.conf.arg(name="")] = Weights(),
+    calibrate: Path | None = None,
+    rows: int = 128,
+    data: Path | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+) -> None:
+    """Write a checkpoint whose kernels have few bits, and say what it costs: size, speed here, score.
+
+    The output is a folder that every command takes and, but for kernels that `transformers` does not keep as linear
+    layers (GPT-2's), `transformers` with compressed-tensors; compression.html in it shows the error of every layer.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      output: Folder to write, new or empty.
+      how: What kernels become.
+      calibrate: File or folder, of any form that `evaluate` takes, whose inputs layers are observed on.
+      rows: Rows of it that are read.
+      data: File or folder to measure the score on, before and after, as `evaluate` does.
+      split: Of that folder.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from dataclasses import asdict
+
+    from flax_transformer import hub
+    from flax_transformer.cli.programs import keep_programs
+    from flax_transformer.compress import Quantization
+    from flax_transformer.report.compression import write_compression
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.compression import calibration, kernel_errors, quantize_checkpoint
+
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise ValueError(f"the output must be a new or empty folder, got {output}")
+    options = asdict(how)
+    rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
+    if rule.calibrated and calibrate is None:
+        raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
+    if calibrate is not None and not calibrate.exists():
+        raise FileNotFoundError(f"there is no file or folder {calibrate}")
+    keep_programs()
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    source = calibrate or data
+    calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None) if source else []
+    smaller = quantize_checkpoint(pretrained, rule, calls, tell)
+    tell("writing")
+    hub.save(smaller, output)
+    errors = kernel_errors(pretrained.model, smaller.model)
+    record: dict[str, Any] = {
+        "checkpoint": str(checkpoint), "rule": {name: value for name, value in asdict(rule).items() if value},
+        "before": _costs(pretrained, calls), "after": _costs(smaller, calls),
+        "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
+    }  # fmt: skip
+    record["after"]["disk"] = sum(file.stat().st_size for file in output.glob("*.safetensors"))
+    if calls:
+        _time(record, pretrained, smaller, calls[len(calls) // 2])
+    if data is not None:
+        record |= {"score": _scores(checkpoint, output, data, split, revision)}
+    page = write_compression(output / "compression.html", record)
+    print(page.text)
+    print(f"\ncheckpoint: {output}\npage: {page.path}")
+
+
+def tell(text: str) -> None:
+    """Say what is being done, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _has_train(source: Path | None) -> bool:
+    return source is not None and source.is_dir() and any(each.stem == "train" for each in source.iterdir())
+
+
+def _costs(pretrained: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the bytes of parameters, and where there is data the FLOPs and memory of a call."""
+    import jax
+
+    from flax_transformer.bench.flops import count_flops
+    from flax_transformer.hub.quantized.model import plain, quantized_kernels
+
+    def size(leaf: Any) -> int:
+        return leaf.size // 2 if str(leaf.dtype) in ("int4", "uint4") else leaf.size * leaf.dtype.itemsize
+
+    whole = jax.tree.leaves(plain(pretrained.model) if quantized_kernels(pretrained.model) else pretrained.model)
+    stored = sum(map(size, jax.tree.leaves(pretrained.model)))
+    count = sum(leaf.size for leaf in whole)
+    found = {"parameters": count, "bytes": stored, "bits": 8 * stored / count, "disk": stored}
+    if calls:
+        call = calls[len(calls) // 2]
+        program = jax.jit(lambda model, call: _run(pretrained, model, call)).lower(pretrained.model, call).compile()
+        memory = program.memory_analysis()
+        found["flops"] = count_flops(lambda model, call: _run(pretrained, model, call), pretrained.model, call).model
+        found["memory"] = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return found
+
+
+def _run(pretrained: Any, model: Any, call: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(pretrained, model=model)(**call)
+
+
+def _time(record: dict[str, Any], before: Any, after: Any, call: dict[str, Any]) -> None:
+    """Time calls of both by turns."""
+    import statistics
+
+    from flax_transformer.bench.timing import time_calls
+
+    tell("timing")
+    calls: dict[str, Callable] = {"before": lambda: before(**call), "after": lambda: after(**call)}
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    for _ in range(5):
+        for name, each in calls.items():
+            times[name].append(time_calls(each, seconds=0.2).median)
+    for name, each in times.items():
+        record[name]["seconds"] = statistics.median(each)
+
+
+def _scores(checkpoint: str, output: Path, data: Path, split: str | None, revision: str | None) -> dict[str, Any]:
+    from flax_transformer.cli.run import Translating, score
+    from flax_transformer.cli.unreadable import Refused
+
+    found = {}
+    for name, folder, version in (("before", checkpoint, revision), ("after", str(output), None)):
+        tell(f"score {name}")
+        metrics = score(_exported(folder), data, split, Translating(), Refused(), revision=version)
+        found[name] = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+    return found
+
+
+def _exported(folder: str) -> str:
+    """Return the checkpoint of a run, so that both are measured alike."""
+    from flax_transformer.hub.file import CONFIG
+    from flax_transformer.task.run import EXPORT
+
+    inside = Path(folder) / EXPORT
+    return str(inside) if (inside / CONFIG).is_file() else folder

@@ -1,0 +1,149 @@
+"""Compression of a checkpoint: what it is calibrated on, what becomes of it, and how much that changes its kernels."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.compress import Quantization, Statistics, observe, quantize_model
+from flax_transformer.compress.kernel import linear_kernels, token_tables
+from flax_transformer.data.text.annotated import read_pairs
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.quantized.model import dequantize_model, quantized_kernels
+from flax_transformer.parallel import path_name
+from flax_transformer.task.checkpoint import tokenizer_of
+from flax_transformer.task.measure import TABLES, measure, split_file
+
+ROWS = 128
+"""Rows of calibration data that are read, unless more are asked for."""
+PAIRS = 8
+"""Pairs of texts that are read together."""
+
+Call = dict[str, np.ndarray]
+"""The inputs of one call of a checkpoint."""
+
+
+class _Enough(Exception):
+    """Raised in a call when enough rows are recorded."""
+
+
+@dataclass(frozen=True, repr=False)
+class _Recorded(Pretrained):
+    """A checkpoint that keeps the inputs of its calls."""
+
+    calls: Any = None
+    most: int = ROWS
+
+    def __call__(self, *given: Any, **inputs: Any) -> Any:
+        """Keep the inputs and answer."""
+        named = self.architecture.inputs.named(given, inputs)
+        self.calls.append({name: np.asarray(value) for name, value in named.items() if value is not None})
+        if sum(len(next(iter(call.values()))) for call in self.calls) >= self.most:
+            raise _Enough
+        return _plain(self)(**named)
+
+
+def _plain(pretrained: Pretrained) -> Pretrained:
+    return Pretrained(**{each.name: getattr(pretrained, each.name) for each in fields(Pretrained)})
+
+
+def calibration(pretrained: Pretrained, data: Path, *, rows: int = ROWS, split: str | None = None) -> list[Call]:
+    """Read inputs of a checkpoint, in batches, from any data that `evaluate` takes; labels are not looked at.
+
+    Raises:
+      ValueError: data of another form, or a checkpoint that writes what it is calibrated on, as captions.
+    """
+    if rows < 1:
+        raise ValueError(f"calibration needs at least 1 row, got {rows}")
+    known = pretrained.architecture
+    if "text2text-generation" in known.uses and known.inputs.reads == ("text",):
+        return _pairs(pretrained, split_file(data, split, TABLES), rows)
+    calls: list[Call] = []
+    own = {each.name: getattr(pretrained, each.name) for each in fields(Pretrained)}
+    with contextlib.suppress(_Enough):
+        measure(_Recorded(**own, calls=calls, most=rows), data, split)
+    if not calls:
+        raise ValueError(f"a {pretrained.config['architectures'][0]} is not calibrated: it writes what it then reads")
+    return calls
+
+
+def _pairs(pretrained: Pretrained, file: Path, rows: int) -> list[Call]:
+    """Lay out pairs of texts, of which the decoder reads the targets."""
+    sources, targets = (column[:rows] for column in read_pairs(file))
+    tokenizer = tokenizer_of(pretrained, *sources)
+    writer = getattr(tokenizer, "target", None) or tokenizer
+    start = pretrained.config.get("decoder_start_token_id", pretrained.config.get("pad_token_id"))
+    order = np.argsort([len(source) for source in sources], kind="stable")
+    found = []
+    for at in range(0, len(order), PAIRS):
+        part = order[at : at + PAIRS]
+        given = tokenizer([sources[i] for i in part])
+        written = np.asarray(writer([targets[i] for i in part])["input_ids"])
+        behind = np.concatenate([np.full((len(written), 1), start, written.dtype), written[:, :-1]], axis=1)
+        call = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"], "decoder_input_ids": behind}
+        found.append({name: np.asarray(value) for name, value in call.items()})
+    return found
+
+
+def calibrate(
+    pretrained: Pretrained, calls: Sequence[Call], rules: Quantization | Sequence[Quantization],
+    tell: Callable[[str], None] = lambda text: None,
+) -> Mapping[str, Statistics]:  # fmt: skip
+    """Observe what the layers of a checkpoint are given in some calls, as far as the rules need to know."""
+    rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
+    needed = [rule for rule in rules if rule.calibrated]
+    if not needed:
+        return {}
+
+    def run(model: Any, call: Mapping[str, Any]) -> Any:
+        return replace(pretrained, model=model)(**call)
+
+    def told() -> Any:
+        for number, call in enumerate(calls, start=1):
+            tell(f"calibration: batch {number} of {len(calls)}")
+            yield call
+
+    products = any(rule.method == "gptq" for rule in needed)
+    return observe(
+        pretrained.model, run, told(), products=products, chosen=lambda path: any(rule.takes(path) for rule in needed)
+    )
+
+
+def quantize_checkpoint(
+    pretrained: Pretrained, rules: Quantization | Sequence[Quantization], calls: Sequence[Call] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> Pretrained:  # fmt: skip
+    """Return a checkpoint whose kernels have few bits.
+
+    Args:
+      calls: of calibration, where the rules need it.
+      tell: is told what is being done.
+
+    Raises:
+      ValueError: as `quantize_model`.
+    """
+    statistics = calibrate(pretrained, calls, rules, tell)
+    tell("rounding")
+    return replace(pretrained, model=quantize_model(pretrained.model, rules, statistics))
+
+
+def kernel_errors(before: Any, after: Any) -> dict[str, Float[np.ndarray, "..."]]:
+    """Return how far quantized kernels are from what they were, ‖W − Q‖ / ‖W‖, of each layer, by path."""
+    paths, axes = quantized_kernels(after), linear_kernels(before) | token_tables(before)
+    wide = dequantize_model(after, np.float32)
+    leaves = [dict(_leaves(model)) for model in (before, wide)]
+    found = {}
+    for path in paths:
+        one, other = (np.asarray(each[path], np.float32) for each in leaves)
+        own = tuple(range(axes[path].layers, one.ndim))
+        found[path] = np.sqrt(((one - other) ** 2).sum(own) / np.maximum((one**2).sum(own), 1e-30))
+    return found
+
+
+def _leaves(model: Any) -> Any:
+    return ((path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(model))
