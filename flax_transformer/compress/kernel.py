@@ -68,6 +68,9 @@ def map_kernels(change: Callable[[str, Any], Any], model: Any) -> Any:
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:
     """Return the linear layers of a model, and their paths."""
+    if isinstance(model, nnx.Linear | nnx.LinearGeneral):
+        yield "", model
+        return
 
     def is_leaf(node: Any) -> bool:
         return node is not model and isinstance(node, nnx.Module)

@@ -106,9 +106,8 @@ def quantize_model(
     """
     rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
     axes = linear_kernels(model) | token_tables(model)
-    chosen = {path: rule for path in axes for rule in rules if rule.takes(path)}
-    for path in axes:  # the first that takes it
-        chosen |= {path: next(rule for rule in rules if rule.takes(path))} if path in chosen else {}
+    found = {path: next((rule for rule in rules if rule.takes(path)), None) for path in axes}
+    chosen = {path: rule for path, rule in found.items() if rule is not None}
     if not chosen:
         raise ValueError(f"rules must take a kernel, there are {listed(axes) or 'none'}")
     _check(model, axes, chosen, statistics)

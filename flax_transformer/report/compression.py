@@ -39,7 +39,8 @@ def compression_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str, str
     spelled = {
         "disk": ("size on disk", _bytes), "bytes": ("parameters in memory", _bytes),
         "parameters": ("parameters", _count), "bits": ("bits a parameter", "{:.2f}".format),
-        "flops": ("FLOPs of a call", _count), "memory": ("memory of a call", _bytes), "seconds": ("time of a call here", _seconds),
+        "flops": ("FLOPs of a call", _count), "memory": ("memory of a call", _bytes),
+        "seconds": ("time of a call here", _seconds),
     }  # fmt: skip
     rows = [
         (name, put(before[key]), put(after[key]), f"{after[key] / before[key]:.3f}×")
