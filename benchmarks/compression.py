@@ -11,6 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import jax
 from results import write
 
 from flax_transformer import hub
@@ -52,6 +53,7 @@ def rows_of(name: str, checkpoint: str, calibrated: Path, data: Path, rows: int)
             smaller = pretrained if rule == "float32" else quantize_checkpoint(pretrained, RULES[rule], calls)
             hub.save(smaller, folder)
             found.append({"checkpoint": name, "rule": rule, "bytes": disk(folder), **measured(folder, data)})
+            jax.clear_caches()  # every rule is other programs, whose memory maps are counted
             share = found[-1]["bytes"] / found[0]["bytes"]
             print(f"{name}  {rule:38} {share:.3f}×  {measured_text(found[-1])}", flush=True)
     return found

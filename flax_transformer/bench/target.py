@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -79,6 +79,7 @@ def from_pretrained(name: str, size: Size) -> Workload:
     fields = Fields.of(read_json(file))
     if "model_type" not in fields:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
+    size = _as_stored(size, fields.get("quantization_config"))
     made = from_config(name, read_model(fields, file.parent), size)
     known = find_family(fields)[1]
     uses = set() if known.inputs.several else {*known.uses}  # examples are of one image a text
@@ -87,6 +88,19 @@ def from_pretrained(name: str, size: Size) -> Workload:
     labels = {use for use, objective in OBJECTIVES.items() if objective == OBJECTIVES["classification"]}
     scored = made.objective == OBJECTIVES["classification"] and not labels & uses
     return replace(made, objective=None) if scored else made
+
+
+def _as_stored(size: Size, stored: Any) -> Size:
+    """Return a size with the few bits that a checkpoint's kernels have, unless others are asked for."""
+    if not isinstance(stored, Mapping) or size.weights is not None:
+        return size
+    if stored.get("quant_method") != "compressed-tensors":  # of the others matrices are measured whole
+        return size
+    group = next(iter(stored["config_groups"].values()))
+    weights, inputs = group["weights"], group.get("input_activations")
+    kinds = {"int": f"int{weights['num_bits']}", "float": "float8_e4m3fn"}
+    activations = None if not inputs else {"int": "int8", "float": "float8_e4m3fn"}[inputs["type"]]
+    return replace(size, weights=kinds[weights["type"]], activations=activations)
 
 
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:

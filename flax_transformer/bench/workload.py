@@ -14,12 +14,14 @@ from jax.interpreters import partial_eval
 
 from flax_transformer.bench.flops import Flops, alone, count_flops
 from flax_transformer.bench.timing import Program, array_shape
+from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.decode import Greedy, Parallel, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision, own_tables, with_fields, with_precision
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
+from flax_transformer.nn.quantized import BITS, check_kind
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import MeshConfig, path_name, row_parts
@@ -166,12 +168,28 @@ class Size:
     """Every rate of it; attention with dropout of its weights is not fused."""
     accumulate: int | None = None
     """Parts that a training step takes its batch in, one after the other."""
+    weights: str | None = None
+    """What kernels are rounded to, as `compress.Quantization` has it; such a model is not trained."""
+    activations: str | None = None
+    """What the inputs of products with them are rounded to."""
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """What becomes of kernels: in groups of 64 inputs with 4 bits."""
+        if self.weights is None:
+            return None
+        group = 64 if BITS[self.weights] == 4 else None
+        return Quantization(weights=self.weights, group=group, activations=self.activations)
 
     def __post_init__(self):
         check_at_least(self, 1, "batch", "length", "documents", "accumulate")
         check_at_least(self, 2, "vocab")
         if self.dropout is not None:
             check_rates(self, "dropout")
+        if self.weights is not None:
+            check_kind(self.weights)
+        elif self.activations is not None:
+            raise ValueError(f"activations={self.activations!r} go with weights of few bits, got none")
 
 
 def compute_type(config: Any) -> str:
@@ -216,10 +234,16 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
     if size.documents is not None:
         batch = _packed(name, model.use, batch, size.documents)
     shape, items, unit = model.describe_batch(config, batch)
+    rule = size.quantization
+
+    def init(key: jax.Array) -> Any:
+        made = config.build(nnx.Rngs(key))
+        return made if rule is None else quantize_model(made, rule)
+
     made = {
-        "init": lambda key: config.build(nnx.Rngs(key)),
+        "init": init,
         "forward": forward,
-        "objective": OBJECTIVES.get(model.use),
+        "objective": OBJECTIVES.get(model.use) if rule is None else None,
         "decode": DECODERS.get(model.use),
     }
     if size.accumulate is not None:

@@ -38,6 +38,10 @@ class BenchSize:
     """Every rate of it; attention with dropout of its weights is not fused."""
     accumulate: int | None = None
     """Parts that a training step takes its batch in, one after the other."""
+    weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] | None = None
+    """What kernels are rounded to, of 4 bits in groups of 64 inputs; for forward and decode."""
+    activations: Literal["int8", "float8_e4m3fn"] | None = None
+    """What the inputs of products with such kernels are rounded to, row by row."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""The command `compress`: folders that other commands take, its table and page, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.quantized.model import quantized_kernels
+from tests.task.test_use import CAUSAL, ENCODER, PLAIN, HubTokenizer, make
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("compress")
+    marked = HubTokenizer.of_encoder(PLAIN.with_mask())
+    names = {"id2label": {"0": "bad", "1": "good"}}
+    hub.save(make("BertForSequenceClassification", marked, **names, **ENCODER), root / "classes")
+    hub.save(make("GPT2LMHeadModel", HubTokenizer.of(PLAIN), **CAUSAL), root / "causal")
+    rows = "".join(f"the dog barks {'at' * (i % 3)} the cat\t{('bad', 'good')[i % 2]}\n" for i in range(12))
+    for name in ("train", "test"):
+        (root / f"{name}.tsv").write_text(rows)
+    return root
+
+
+def test_a_classifier_gets_smaller_and_is_still_one(run, folders, tmp_path):
+    output = tmp_path / "small"
+    code, out, err = run(
+        "compress", folders / "classes", "--output", output, "--activations", "int8", "--ranges", "percentile",
+        "--calibrate", folders, "--data", folders, "--rows", 8,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "calibration: batch 1 of 1" in err
+    table = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert {"size on disk", "bits a parameter", "FLOPs of a call", "memory of a call", "accuracy"} <= table.keys()
+    page = (output / "compression.html").read_text()
+    assert "<script" not in page
+    assert "attention.query.kernel" in page
+    small = hub.load(output)
+    assert quantized_kernels(small.model)
+    assert all(each.input_scale is not None for each in quantized_kernels(small.model).values())
+    code, out, err = run("classify", output, "the dog", "--jsonl")
+    assert code == 0, err
+    whole = hub.load(folders / "classes")
+    ids = whole.tokenizer(["the dog"])
+    probabilities = np.asarray(whole(**ids).logits)
+    found = np.asarray(small(**ids).logits)
+    assert 0 < np.abs(found - probabilities).max() < 0.3 * np.abs(probabilities).max()
+    assert {"bad", "good"} <= set(json.dumps(json.loads(out)).split('"'))
+
+
+def test_a_language_model_in_four_bits_by_gptq_goes_on_writing(run, folders, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the dog barks at the cat " * 20)
+    given = ("compress", folders / "causal", "--weights", "int4", "--method", "gptq", "--group", 8, "--embeddings")
+    code, out, err = run(*given, "--output", tmp_path / "small", "--calibrate", text, "--data", text)
+    assert code == 0, err
+    assert "perplexity" in out
+    code, out, err = run("generate", tmp_path / "small", "the dog", "--max-new-tokens", 4)
+    assert (code, out[:7]) == (0, "the dog"), err
+
+
+REFUSED = {
+    "a full folder": (("--output", "{root}"), "the output must be a new or empty folder"),
+    "groups": (("--output", "{new}", "--group", 7), "groups must divide the inputs"),
+    "no calibration": (("--output", "{new}", "--method", "gptq"), "needs --calibrate FILE, got none"),
+    "no such file": (("--output", "{new}", "--calibrate", "nowhere"), "there is no file or folder nowhere"),
+    "no rows": (("--output", "{new}", "--calibrate", "{root}", "--rows", 0), "calibration needs at least 1 row, got 0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_said_and_writes_nothing(run, folders, tmp_path, name):
+    options, message = REFUSED[name]
+    new = tmp_path / "new"
+    code, _, err = run("compress", folders / "classes", *(str(o).format(root=folders, new=new) for o in options))
+    assert code == 1
+    assert message in err
+    assert not new.exists()
+
+
+def test_what_is_small_already_is_not_made_smaller_again(run, folders, tmp_path):
+    assert run("compress", folders / "classes", "--output", tmp_path / "one")[0] == 0
+    code, _, err = run("compress", tmp_path / "one", "--output", tmp_path / "two")
+    assert (code, (tmp_path / "two").exists()) == (1, False)
+    assert "a model is quantized once" in err
