@@ -4,8 +4,8 @@
     python benchmarks/int8_peer.py [--rounds 8] [--json FILE]
 
 Random weights, hidden states of 8 rows of 128 tokens, and of one, on the CPU. `torch_int8` is
-`torch.ao.quantization.quantize_dynamic` of all linear layers: int8 kernels, inputs rounded by their whole range. A ratio
-above 1 says how many times faster our int8 is: medians of runs that took turns.
+`torch.ao.quantization.quantize_dynamic` of all linear layers: int8 kernels, inputs rounded by their whole range. A
+ratio above 1 says how many times faster our int8 is: medians of runs that took turns.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Scores and sizes of checkpoints with kernels of few bits: every rule on every checkpoint that is named.
 
-    python benchmarks/compression.py NAME=CHECKPOINT=CALIBRATION=DATA … [--rows 128] [--json FILE]
+    python benchmarks/few_bits.py NAME=CHECKPOINT=CALIBRATION=DATA … [--rows 128] [--json FILE]
 
-CHECKPOINT is a folder, CALIBRATION and DATA what `flax-transformer evaluate` takes, the first for calibration alone. A row
-is the metrics of the whole data set, and the bytes of the written safetensors beside those of float32. Tables of tokens
-have few bits too, where there are any.
+CHECKPOINT is a folder, CALIBRATION and DATA what `flax-transformer evaluate` takes, the first for calibration alone. A
+row is the metrics of the whole data set, and the bytes of the written safetensors beside those of float32. Tables of
+tokens have few bits too, where there are any.
 """
 
 import argparse
