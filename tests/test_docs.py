@@ -14,7 +14,17 @@ from tests.shares import share
 pytestmark = pytest.mark.proves("guides", "every section of docs/ runs")
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("start_composing", "composing", "checkpoints", "compression", "vision", "multimodal", "speech", "decisions", "video")
+PAGES = (
+    "start_composing",
+    "composing",
+    "checkpoints",
+    "compression",
+    "vision",
+    "multimodal",
+    "speech",
+    "decisions",
+    "video",
+)
 
 
 def parts(page: str) -> tuple[str, dict[str, str]]:

@@ -39,7 +39,9 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
       ValueError: for options it does not have, and for sizes that it decides itself.
     """
     if size.weights is not None:
-        raise ValueError(f"{name} trains, and so has no weights={size.weights!r}: those are for presets and checkpoints")
+        raise ValueError(
+            f"{name} trains, and so has no weights={size.weights!r}: those are for presets and checkpoints"
+        )
     experiment = with_options(experiment, options)
     training = {name: getattr(experiment, name) for name in ("optimizer", "train", "mesh")}
     if size.accumulate is not None:

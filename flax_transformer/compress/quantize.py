@@ -39,8 +39,8 @@ UNQUANTIZED = r"(^|\.)(router|output|head|classifier|score|patch|tubelet)\."
 class Quantization:
     """What becomes of kernels; their biases, norms, embeddings and all that is no product stay as they are."""
 
-    weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] = "int8"
-    """What kernels are rounded to."""
+    weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] | None = "int8"
+    """What kernels are rounded to; None: they stay whole, whatever later rules say."""
     group: int | None = None
     """Inputs that share a scale, consecutive ones of an output; None: all of an output's."""
     method: Literal["round", "mse", "gptq"] = "round"
@@ -58,6 +58,10 @@ class Quantization:
     """Which kernels, by path (searched); all but `UNQUANTIZED` by default."""
 
     def __post_init__(self) -> None:
+        if self.weights is None:
+            if self.activations is not None or self.method != "round" or self.embeddings:
+                raise ValueError(f"weights=None leaves kernels whole, and goes with nothing else, got {self}")
+            return
         check_kind(self.weights)
         if self.activations not in (None, *ACTIVATIONS):
             raise ValueError(f"activations must be one of {', '.join(ACTIVATIONS)} or None, got {self.activations!r}")
@@ -107,7 +111,7 @@ def quantize_model(
     rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
     axes = linear_kernels(model) | token_tables(model)
     found = {path: next((rule for rule in rules if rule.takes(path)), None) for path in axes}
-    chosen = {path: rule for path, rule in found.items() if rule is not None}
+    chosen = {path: rule for path, rule in found.items() if rule is not None and rule.weights is not None}
     if not chosen:
         raise ValueError(f"rules must take a kernel, there are {listed(axes) or 'none'}")
     _check(model, axes, chosen, statistics)

@@ -290,7 +290,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     lost = config_diff(backbone, inner)
     if not lost:
         rows = pretrained.family.rows(pretrained.architecture)
-        sizes = ([entry.shapes for entry in resolve(rows, each)] for each in (model, abstract(again)))
+        sizes = ([entry.shapes for entry in resolve(rows, plain(each))] for each in (model, abstract(again)))
         lost = [] if next(sizes) == next(sizes) else ["other shapes"]
     if lost:
         raise ValueError(

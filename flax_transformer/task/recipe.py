@@ -12,6 +12,8 @@ import jax
 from flax import nnx
 
 from flax_transformer import hub
+from flax_transformer.compress import Quantization, quantize_model
+from flax_transformer.compress.straight_through import check_trainable, rounded_in_passing
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -26,6 +28,7 @@ from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import Spec, longest, sized
 from flax_transformer.task.start import StartConfig, load_start
+from flax_transformer.train.carry import on_model
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
 from flax_transformer.train.metrics import MetricWriter
@@ -53,6 +56,8 @@ class Recipe(Experiment):
     """Checkpoint to begin with, a folder or hub id, or the `export` of a run; a new model if empty."""
     lora: LoraConfig | None = None
     """Train low-rank factors of the checkpoint's kernels in place of the kernels."""
+    quantization: Quantization = Quantization(weights=None)
+    """Train with kernels rounded in the forward pass (quantization-aware training); the export has few bits."""
     data: Any
     """Where data come from."""
     examples: Any = field(metadata=BARE)
@@ -65,6 +70,10 @@ class Recipe(Experiment):
     def __post_init__(self):
         super().__post_init__()
         check_parts(self.objective, self.train.accumulate, "train.accumulate")
+        if self.quantization.weights is not None:
+            check_trainable(self.quantization)
+            if self.lora is not None:
+                raise ValueError("low-rank factors are trained over whole kernels, got lora and quantization")
         watched = self.train.keep_best or self.train.patience is not None
         if watched and self.train.monitor not in self.better:
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
@@ -138,16 +147,23 @@ class _Run:
             trained, whole = parameter_count(model.lora), parameter_count(model.base)
             print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)
             print(f"validation loss before: {before['loss']:.4f}", flush=True)
+        if recipe.quantization.weights is not None:
+            objective = on_model(objective, partial(rounded_in_passing, rule=recipe.quantization))
         return Task(
             init=self.init,
             objective=objective,
             batches=self.opened.batches,
-            evaluate=lambda model, step: self.validate(_merged(model)),
+            evaluate=lambda model, step: self.validate(self.finished(model)),
             finish=partial(self.finish, before),
             model=model,
             better=recipe.better,
             unit=recipe.objective.unit,
         )
+
+    def finished(self, model: Any) -> Any:
+        """Return what a trained model becomes: with low-rank factors in its kernels, or with kernels of few bits."""
+        rule = self.recipe.quantization
+        return _merged(model) if rule.weights is None else quantize_model(model, rule)
 
     def validate(self, model: Any) -> dict[str, float]:
         """Measure a model on validation data."""
@@ -193,7 +209,7 @@ class _Run:
         folder, recipe = self.folder, self.recipe
         if recipe.lora is not None:
             save_lora(model.lora, folder.root / FACTORS)
-        model = _merged(model)
+        model = self.finished(model)
         exported = self.export(model) if recipe.exports else None
         finished = Finished(
             model=model, pretrained=exported, opened=self.opened, objective=recipe.objective, folder=folder,
