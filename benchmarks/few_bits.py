@@ -73,7 +73,7 @@ def main() -> None:
     for each in options.checkpoints:
         name, checkpoint, calibrated, data = each.split("=")
         results += rows_of(name, checkpoint, Path(calibrated), Path(data), options.rows)
-        write(options.json, results, proves=("compression", "scores of int8, int4 and float8 beside float32"))
+        write(options.json, results, proves=("kernels of few bits", "scores of int8, int4 and float8 beside float32"))
 
 
 if __name__ == "__main__":

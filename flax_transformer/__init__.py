@@ -9,6 +9,7 @@ import importlib
 
 __all__ = [
     "bench",
+    "compress",
     "data",
     "decode",
     "hub",

@@ -61,7 +61,7 @@ def test_a_room_needs_no_import_of_its_own():
 
 
 def test_what_is_no_room_is_answered_with_the_rooms():
-    with pytest.raises(AttributeError, match=r"no 'layers'; it has bench, data, .*train"):
+    with pytest.raises(AttributeError, match=r"no 'layers'; it has bench, compress, data, .*train"):
         _ = ft.layers
 
 

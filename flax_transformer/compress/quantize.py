@@ -29,7 +29,7 @@ from flax_transformer.nn.quantized import (
     quantize_table,
 )
 
-CLIPS = tuple(1 - 0.05 * step for step in range(9))
+RANGES = tuple(1 - 0.05 * step for step in range(9))
 """Shares of the largest value that `mse` chooses among."""
 UNQUANTIZED = r"(^|\.)(router|output|head|classifier|score|patch|tubelet)\."
 """Layers that are left as they are: those that choose, and those of pixels, which are small and first or last."""
@@ -113,7 +113,7 @@ def quantize_model(
     found = {path: next((rule for rule in rules if rule.takes(path)), None) for path in axes}
     chosen = {path: rule for path, rule in found.items() if rule is not None and rule.weights is not None}
     if not chosen:
-        raise ValueError(f"rules must take a kernel, there are {listed(axes) or 'none'}")
+        raise ValueError(f"rules must take a kernel of a linear layer, there are {listed(axes) or 'none'}")
     _check(model, axes, chosen, statistics)
 
     def change(path: str, kernel: Any) -> Any:
@@ -173,7 +173,7 @@ def _rounded(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statist
         return _by_gptq(kernel, axes, rule, found.products)
     if rule.method == "round":
         return jax.jit(partial(quantize, kind=rule.weights, **how))(kernel)
-    tries = [jax.jit(partial(quantize, kind=rule.weights, clip=clip, **how))(kernel) for clip in CLIPS]
+    tries = [jax.jit(partial(quantize, kind=rule.weights, clip=clip, **how))(kernel) for clip in RANGES]
     errors = jnp.stack([_error(kernel, each, axes) for each in tries])
     best = errors.argmin(0)
 

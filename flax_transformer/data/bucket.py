@@ -5,7 +5,7 @@ A few lengths (boundaries) give a few shapes, each compiled once. Axes: n rows i
 
 import threading
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -17,6 +17,7 @@ Indices = Int[np.ndarray, "_"]
 """Of rows; -1 is an empty one."""
 
 
+@runtime_checkable
 class Bucketed(Protocol):
     """Rows that are laid out at the width of their bucket, such as `Tokenized`."""
 

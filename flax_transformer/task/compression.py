@@ -103,14 +103,14 @@ def calibrate(
     def run(model: Any, call: Mapping[str, Any]) -> Any:
         return replace(pretrained, model=model)(**call)
 
-    def told() -> Any:
+    def named() -> Any:
         for number, call in enumerate(calls, start=1):
             tell(f"calibration: batch {number} of {len(calls)}")
             yield call
 
     products = any(rule.method == "gptq" for rule in needed)
     return observe(
-        pretrained.model, run, told(), products=products, chosen=lambda path: any(rule.takes(path) for rule in needed)
+        pretrained.model, run, named(), products=products, chosen=lambda path: any(rule.takes(path) for rule in needed)
     )
 
 

@@ -158,7 +158,7 @@ REFUSED = {
     "groups": (Quantization(group=48), "feedforward.* groups must divide the inputs|groups must divide"),
     "gptq": (Quantization(weights="int4", method="gptq"), "gptq needs calibration data that reach every layer"),
     "ranges": (Quantization(activations="int8", ranges="mse"), "ranges='mse' needs calibration data"),
-    "nothing": (Quantization(pattern="nowhere"), "rules must take a kernel, there are"),
+    "nothing": (Quantization(pattern="nowhere"), "rules must take a kernel of a linear layer, there are"),
 }
 
 

@@ -22,10 +22,6 @@ FOLDERS = {
         {"modules.json": [], "0_Transformer/config.json": {"model_type": "bert"}},
         r"is a folder of sentence-transformers: its model is in .*0_Transformer",
     ),
-    "quantised": (
-        {"config.json": {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}},
-        "is quantised by gptq to 4 bits, and only weights in floats are read",
-    ),
 }
 
 

@@ -179,7 +179,7 @@ def test_every_difference_is_listed_at_once(folder):
         "  misshapen: model.layers.0.self_attn.q_proj.weight is [8, 9], must be [8, 8]",
         "  extra: model.layers.3.input_layernorm.weight [8]",
         "  extra: lm_head.bias [40]",
-        "  not a float: model.embed_tokens.weight is I64",
+        "  not a float: model.embed_tokens.weight is int64",
     }
 
 
@@ -320,7 +320,7 @@ def test_a_malformed_config_is_named(folder, text):
         ({"rope_scaling": {"full_attention": {}}}, "one set of rotary parameters for all layers"),
         ({"rope_scaling": [1]}, "one set of rotary parameters for all layers"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor=0\.5, of which only 1\.0 is supported"),
-        ({"quantization_config": {"quant_method": "awq"}}, r"is quantised by awq, and only weights in floats are read"),
+        ({"quantization_config": {"quant_method": "awq"}}, r"has bits=None, of which 4 are supported"),
     ],
 )
 def test_what_is_not_supported_is_named_with_what_is(folder, fields, match):

@@ -15,7 +15,10 @@ from flax_transformer.hub.quantized.model import dequantize_model, quantized_ker
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.numpy")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("kernels of few bits", "opened by transformers; GPTQ, AWQ, FP8 and bitsandbytes by their layouts"),
+]
 
 IDS = {"input_ids": np.random.default_rng(0).integers(3, 96, (2, 9))}
 PIXELS = {"pixel_values": np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)}

@@ -40,7 +40,7 @@ class StoredWeight:
     @property
     def kept(self) -> bool:
         """Whether it can stay as it is: groups are consecutive inputs of one output."""
-        return self.scale_width < self.shape[1] and self.table is None
+        return (self.scale_width < self.shape[1] or self.scale_width == 1) and self.table is None
 
 
 def spread(scale: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
