@@ -25,16 +25,16 @@ LEAST, STEP = 2.0**-20, 33 / BINS
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over the inputs of a linear layer, [*layers, …] each."""
+    """Sums over the inputs of a linear layer, float32."""
 
-    count: Float[Array, "*L"]
-    """Rows."""
-    magnitude: Float[Array, "*L I"]
-    """Of the absolute values of each input."""
-    largest: Float[Array, "*L H"]
-    """How many absolute values are in each bin of `bin_edges`."""
-    products: Float[Array, "*L I I"] | None = None
-    """Of the products of every two inputs: half the second derivative of the squared error of an output."""
+    count: Any
+    """Rows, [*layers]."""
+    magnitude: Any
+    """Of the absolute values of each input, [*layers, I]."""
+    largest: Any
+    """How many absolute values are in each bin of `bin_edges`, [*layers, H]."""
+    products: Any = None
+    """Of the products of every two inputs, [*layers, I, I]: half the second derivative of the squared error."""
 
 
 @jax.tree_util.register_dataclass
@@ -164,17 +164,18 @@ def input_range(found: Statistics, method: str, *, bits: int = 8, percentile: fl
     """
     counts, edges = np.asarray(found.largest, np.float64), bin_edges()
     if method == "absmax":
-        return _at(edges, counts > 0)
+        return np.asarray(_at(edges, counts > 0))
     if method == "percentile":
         if not 0 < percentile <= 100:
             raise ValueError(f"percentile must be in (0, 100], got {percentile}")
-        return edges[(counts.cumsum(-1) < percentile / 100 * counts.sum(-1, keepdims=True)).sum(-1).clip(0, BINS - 1)]
+        below = counts.cumsum(-1) < percentile / 100 * counts.sum(-1, keepdims=True)
+        return np.asarray(edges[below.sum(-1).clip(0, BINS - 1)])
     if method != "mse":
         raise ValueError(f"ranges must be absmax, percentile or mse, got {method!r}")
     steps = edges[:, None] / (2 ** (bits - 1) - 1)  # of each range that there may be, a row
     error = np.where(edges[None] > edges[:, None], (edges[None] - edges[:, None]) ** 2, steps**2 / 12)
     error = np.where((edges[None] < steps / 2), edges[None] ** 2, error)
-    return edges[(counts @ error.T).argmin(-1)]
+    return np.asarray(edges[(counts @ error.T).argmin(-1)])
 
 
 def _at(edges: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -109,19 +109,19 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
 
-def _bytes(value: float) -> str:
+def _bytes(value: int | float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"
 
 
-def _count(value: float) -> str:
+def _count(value: int | float) -> str:
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{value / size:.4g} {unit}"
     return f"{value:,.0f}"
 
 
-def _seconds(value: float) -> str:
+def _seconds(value: int | float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"

@@ -141,7 +141,7 @@ def kernel_errors(before: Any, after: Any) -> dict[str, Float[np.ndarray, "..."]
     for path in paths:
         one, other = (np.asarray(each[path], np.float32) for each in leaves)
         own = tuple(range(axes[path].layers, one.ndim))
-        found[path] = np.sqrt(((one - other) ** 2).sum(own) / np.maximum((one**2).sum(own), 1e-30))
+        found[path] = np.asarray(np.sqrt(((one - other) ** 2).sum(own) / np.maximum((one**2).sum(own), 1e-30)))
     return found
 
 

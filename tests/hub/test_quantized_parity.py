@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.numpy")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves("kernels of few bits", "opened by transformers; GPTQ, AWQ, FP8 and bitsandbytes by their layouts"),
+    pytest.mark.proves("kernels of few bits", "opened by transformers; GPTQ, AWQ, FP8, bitsandbytes by their layouts"),
 ]
 
 IDS = {"input_ids": np.random.default_rng(0).integers(3, 96, (2, 9))}
