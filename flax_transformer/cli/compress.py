@@ -59,11 +59,12 @@ def compress(
       split: Of that folder.
       revision: Branch, tag or commit of a hub id.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
 
     from flax_transformer import hub
     from flax_transformer.cli.programs import keep_programs
     from flax_transformer.compress import Quantization
+    from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.compression import calibration, kernel_errors, quantize_checkpoint
@@ -85,7 +86,8 @@ def compress(
     hub.save(smaller, output)
     errors = kernel_errors(pretrained.model, smaller.model)
     record: dict[str, Any] = {
-        "checkpoint": str(checkpoint), "rule": {name: value for name, value in asdict(rule).items() if value},
+        "checkpoint": short_path(Path(checkpoint)) if Path(checkpoint).exists() else checkpoint,
+        "rule": {each.name: getattr(rule, each.name) for each in fields(rule) if _is_said(rule, each)},
         "before": _costs(pretrained, calls), "after": _costs(smaller, calls),
         "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
     }  # fmt: skip
@@ -96,7 +98,12 @@ def compress(
         record |= {"score": _scores(checkpoint, output, data, split, revision)}
     page = write_compression(output / "compression.html", record)
     print(page.text)
-    print(f"\ncheckpoint: {output}\npage: {page.path}")
+    print(f"\ncheckpoint: {short_path(output)}\npage: {short_path(page.path)}")
+
+
+def _is_said(rule: Any, field: Any) -> bool:
+    """Return whether a field of a rule is other than by default, or says what weights become."""
+    return field.name == "weights" or getattr(rule, field.name) != field.default
 
 
 def tell(text: str) -> None:

@@ -16,10 +16,13 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: light-dark(#fff, #17171b);
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-table { border-collapse: collapse; } th, td { padding: .25rem .9rem .25rem 0; text-align: right; }
-th:first-child, td:first-child { text-align: left; } tr { border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+tr { border-bottom: 1px solid var(--line); }
 .layers { display: grid; grid-template-columns: minmax(10rem, 22rem) 1fr; gap: .5rem 1rem; align-items: end; }
-.layers code { overflow-wrap: anywhere; } .bars { display: flex; align-items: end; gap: 2px; height: 3.5rem; }
+.layers code { overflow-wrap: anywhere; font-size: .85rem; }
+.bars { display: flex; align-items: end; gap: 2px; height: 3.5rem; }
 .bars span { flex: 1 1 0; max-width: 1.5rem; background: var(--bar); min-height: 1px; }
 p, .faint { color: var(--faint); } @media (max-width: 30rem) { .layers { grid-template-columns: 1fr; } }
 """
