@@ -60,6 +60,18 @@ def test_a_language_model_in_four_bits_by_gptq_goes_on_writing(run, folders, tmp
     assert (code, out[:7]) == (0, "the dog"), err
 
 
+def test_zeros_are_written_and_counted(run, folders, tmp_path):
+    given = ("compress", folders / "classes", "--weights", "none", "--output")
+    code, out, err = run(*given, tmp_path / "half", "--prune", 0.5)
+    assert code == 0, err
+    assert "50.0%" in out.splitlines()[1]
+    kernel = np.asarray(hub.load(tmp_path / "half").model.backbone.trunk.blocks.feedforward.up.kernel[...])
+    assert (kernel == 0).mean() == 0.5
+    code, _, err = run(*given, tmp_path / "none")
+    assert (code, (tmp_path / "none").exists()) == (1, False)
+    assert "nothing becomes smaller: give --weights, --prune or --block" in err
+
+
 REFUSED = {
     "a full folder": (("--output", "{root}"), "the output must be a new or empty folder"),
     "groups": (("--output", "{new}", "--group", 7), "groups must divide the inputs"),

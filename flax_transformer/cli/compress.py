@@ -15,8 +15,8 @@ from flax_transformer.cli.read import Folder
 class Weights:
     """`compress.Quantization`, spelled again so that `--help` needs no JAX."""
 
-    weights: Literal["int8", "int4", "float8_e4m3fn"] = "int8"
-    """What kernels are rounded to."""
+    weights: Literal["int8", "int4", "float8_e4m3fn", "none"] = "int8"
+    """What kernels are rounded to, if at all."""
     group: int | None = None
     """Inputs that share a scale; by default all of an output's, and of int4 64."""
     method: Literal["round", "mse", "gptq"] = "round"
@@ -33,18 +33,31 @@ class Weights:
     """Kernels to round, by path; all but those of heads, routers and patches by default."""
 
 
+@dataclass(frozen=True)
+class Zeros:
+    """`compress.Pruning`, spelled again so that `--help` needs no JAX."""
+
+    prune: float = 0.0
+    """The share of kernels' values that become zero, the smallest, before anything is rounded."""
+    scope: Literal["layer", "model"] = "layer"
+    """That share of each layer's kernel, or of all of them together."""
+    block: tuple[int, int] | None = None
+    """N and M of a pattern N:M in its place, as 2 4: M consecutive inputs keep the N largest."""
+
+
 def compress(
     checkpoint: Folder,
     /,
     output: Path,
     how: Annotated[Weights, tyro.conf.arg(name="")] = Weights(),
+    zeros: Annotated[Zeros, tyro.conf.arg(name="")] = Zeros(),
     calibrate: Path | None = None,
     rows: int = 128,
     data: Path | None = None,
     split: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Write a checkpoint whose kernels have few bits, and say what it costs: size, speed here, score.
+    """Write a checkpoint whose kernels have few bits or zeros, and say what it costs: size, speed here, score.
 
     The output is a folder that every command takes and, but for kernels that `transformers` does not keep as linear
     layers (GPT-2's), `transformers` with compressed-tensors; compression.html in it shows the error of every layer.
@@ -53,17 +66,19 @@ def compress(
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
       output: Folder to write, new or empty.
       how: What kernels become.
+      zeros: Which values become zero.
       calibrate: File or folder, of any form that `evaluate` takes, whose inputs layers are observed on.
       rows: Rows of it that are read.
       data: File or folder to measure the score on, before and after, as `evaluate` does.
       split: Of that folder.
       revision: Branch, tag or commit of a hub id.
     """
-    from dataclasses import asdict, fields
+    from dataclasses import asdict, replace
 
     from flax_transformer import hub
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.compress import Quantization
+    from flax_transformer.compress import Pruning, Quantization, prune_model
+    from flax_transformer.compress.prune import zero_share
     from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
@@ -71,8 +86,11 @@ def compress(
 
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"the output must be a new or empty folder, got {output}")
-    options = asdict(how)
+    pruning = Pruning(share=zeros.prune, scope=zeros.scope, block=zeros.block, pattern=how.pattern)
+    options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
     rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
+    if rule.weights is None and not pruning.changes:
+        raise ValueError("nothing becomes smaller: give --weights, --prune or --block")
     if rule.calibrated and calibrate is None:
         raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
     if calibrate is not None and not calibrate.exists():
@@ -81,16 +99,19 @@ def compress(
     pretrained = open_checkpoint(checkpoint, revision=revision)
     source = calibrate or data
     calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None) if source else []
-    smaller = quantize_checkpoint(pretrained, rule, calls, tell)
+    pruned = replace(pretrained, model=prune_model(pretrained.model, pruning)) if pruning.changes else pretrained
+    smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
     errors = kernel_errors(pretrained.model, smaller.model)
     record: dict[str, Any] = {
         "checkpoint": short_path(Path(checkpoint)) if Path(checkpoint).exists() else checkpoint,
-        "rule": {each.name: getattr(rule, each.name) for each in fields(rule) if _is_said(rule, each)},
+        "rule": {**_said(rule), **_said(pruning)},
         "before": _costs(pretrained, calls), "after": _costs(smaller, calls),
         "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
     }  # fmt: skip
+    if pruning.changes:
+        record["before"]["zeros"], record["after"]["zeros"] = (zero_share(each.model) for each in (pretrained, pruned))
     record["after"]["disk"] = sum(file.stat().st_size for file in output.glob("*.safetensors"))
     if calls:
         _time(record, pretrained, smaller, calls[len(calls) // 2])
@@ -101,9 +122,15 @@ def compress(
     print(f"\ncheckpoint: {short_path(output)}\npage: {short_path(page.path)}")
 
 
-def _is_said(rule: Any, field: Any) -> bool:
-    """Return whether a field of a rule is other than by default, or says what weights become."""
-    return field.name == "weights" or getattr(rule, field.name) != field.default
+def _said(config: Any) -> dict[str, Any]:
+    """Return the fields of a config that are other than by default, and what weights become."""
+    from dataclasses import fields
+
+    return {
+        each.name: getattr(config, each.name)
+        for each in fields(config)
+        if each.name == "weights" or getattr(config, each.name) != each.default
+    }
 
 
 def tell(text: str) -> None:

@@ -45,7 +45,10 @@ def compression_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str, str
         "flops": ("FLOPs of a call", _count), "memory": ("memory of a call", _bytes),
         "seconds": ("time of a call here", _seconds),
     }  # fmt: skip
-    rows = [
+    zeros = []
+    if "zeros" in after:
+        zeros = [("zeros in kernels", f"{before['zeros']:.1%}", f"{after['zeros']:.1%}", "")]
+    rows = zeros + [
         (name, put(before[key]), put(after[key]), f"{after[key] / before[key]:.3f}×")
         for key, (name, put) in spelled.items()
         if key in before and key in after

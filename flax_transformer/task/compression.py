@@ -14,7 +14,7 @@ from flax_transformer.compress import Quantization, Statistics, observe, quantiz
 from flax_transformer.compress.kernel import linear_kernels, token_tables
 from flax_transformer.data.text.annotated import read_pairs
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.quantized.model import dequantize_model, quantized_kernels
+from flax_transformer.hub.quantized.model import dequantize_model
 from flax_transformer.parallel import path_name
 from flax_transformer.task.checkpoint import tokenizer_of
 from flax_transformer.task.measure import TABLES, measure, split_file
@@ -133,14 +133,15 @@ def quantize_checkpoint(
 
 
 def kernel_errors(before: Any, after: Any) -> dict[str, Float[np.ndarray, "..."]]:
-    """Return how far quantized kernels are from what they were, ‖W − Q‖ / ‖W‖, of each layer, by path."""
-    paths, axes = quantized_kernels(after), linear_kernels(before) | token_tables(before)
+    """Return how far kernels and tables that changed are from what they were, ‖W − Q‖ / ‖W‖, of each layer, by path."""
     wide = dequantize_model(after, np.float32)
     leaves = [dict(_leaves(model)) for model in (before, wide)]
     found = {}
-    for path in paths:
+    for path, axes in {**linear_kernels(before), **token_tables(before)}.items():
+        if leaves[0][path] is leaves[1][path]:
+            continue
         one, other = (np.asarray(each[path], np.float32) for each in leaves)
-        own = tuple(range(axes[path].layers, one.ndim))
+        own = tuple(range(axes.layers, one.ndim))
         found[path] = np.asarray(np.sqrt(((one - other) ** 2).sum(own) / np.maximum((one**2).sum(own), 1e-30)))
     return found
 

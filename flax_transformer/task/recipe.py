@@ -70,6 +70,10 @@ class Recipe(Experiment):
     def __post_init__(self):
         super().__post_init__()
         check_parts(self.objective, self.train.accumulate, "train.accumulate")
+        if self.optimizer.sparsity.changes and self.train.ema:
+            raise ValueError(
+                f"a moving average of parameters has no zeros, got sparsity and train.ema={self.train.ema}"
+            )
         if self.quantization.weights is not None:
             check_trainable(self.quantization)
             if self.lora is not None:

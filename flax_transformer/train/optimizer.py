@@ -17,6 +17,7 @@ from flax_transformer.train.finetune import (
 )
 from flax_transformer.train.parameter_axis import Axes, parameter_axes, per_layer
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
+from flax_transformer.train.sparsity import SparsityConfig, sparsify
 
 
 @frozen
@@ -50,6 +51,8 @@ class OptimizerConfig:
     model says the order of its layers: `layer_order`, see `flax_transformer.order`."""
     unfreeze_every: int = 0
     """Train the heads first, and one more layer down after every so many steps; 0 trains all from the beginning."""
+    sparsity: SparsityConfig = SparsityConfig()
+    """How many values of kernels become zero, and stay so."""
 
     def __post_init__(self):
         if self.learning_rate <= 0:
@@ -148,4 +151,6 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         optimizer = optax.chain(optimizer, decay_by_layer(config.layer_decay))
     if config.unfreeze_every:
         optimizer = optax.chain(optimizer, unfreeze_gradually(config.unfreeze_every))
+    if config.sparsity.changes:
+        optimizer = optax.chain(optimizer, sparsify(config.sparsity, steps))
     return train_only(config.trainable, optimizer) if config.trainable else optimizer
