@@ -7,6 +7,8 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.hub.quantized.model import quantized_kernels
+from flax_transformer.task.spec import Spec
+from flax_transformer.task.start import load_start
 from tests.task.test_use import CAUSAL, ENCODER, PLAIN, HubTokenizer, make
 
 
@@ -70,6 +72,16 @@ def test_zeros_are_written_and_counted(run, folders, tmp_path):
     code, _, err = run(*given, tmp_path / "none")
     assert (code, (tmp_path / "none").exists()) == (1, False)
     assert "nothing becomes smaller: give --weights, --prune or --block" in err
+
+
+def test_training_begins_with_whole_kernels_and_orbax_keeps_no_others(run, folders, tmp_path):
+    assert run("compress", folders / "classes", "--output", tmp_path / "small")[0] == 0
+    start = load_start(str(tmp_path / "small"), Spec(uses=("classification",), classes=("bad", "good")), None, seed=0)
+    assert not quantized_kernels(start.model)
+    code, _, err = run("convert", tmp_path / "small", tmp_path / "orbax")
+    assert code == 1
+    assert "an Orbax folder has whole kernels" in err
+    assert run("convert", tmp_path / "small", tmp_path / "orbax", "--dtype", "float32")[0] == 0
 
 
 REFUSED = {

@@ -15,6 +15,7 @@ from flax_transformer.hub.file import CONFIG, common_dtype, read_json
 from flax_transformer.hub.load import GENERATION, read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
+from flax_transformer.hub.quantized.model import quantized_kernels
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
@@ -51,7 +52,13 @@ def save_orbax(pretrained: Pretrained, folder: str | os.PathLike) -> None:
 
     Raises:
       CheckpointError: when it cannot be written.
+      ValueError: kernels of few bits, which `hub.save` writes.
     """
+    if quantized_kernels(pretrained.model):
+        raise ValueError(
+            "an Orbax folder has whole kernels, this checkpoint's have few bits: hub.save writes those, and loaded with "
+            "a dtype, as float32, they are whole"
+        )
     describe(pretrained, folder)
     with Checkpoints(Path(folder) / STEPS, keep=1) as checkpoints:
         checkpoints.save(0, {"model": pretrained.model}, {})
