@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from flax_transformer.nn.linear import StructuredKernel
 from flax_transformer.parallel import path_name
 
 
@@ -22,6 +23,23 @@ class KernelAxes:
     inputs: int
     table: bool = False
     """Whether it is a table of tokens [V, D], whose rows are what kernels call outputs."""
+
+
+@dataclass(frozen=True)
+class WrappedKernel(StructuredKernel):
+    """A whole kernel in something that is multiplied otherwise."""
+
+    kernel: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the kernel."""
+        return self.kernel.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the kernel."""
+        return self.kernel.dtype
 
 
 def linear_kernels(model: Any) -> dict[str, KernelAxes]:

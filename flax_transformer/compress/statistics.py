@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flax_transformer.compress.kernel import linear_kernels, map_kernels
-from flax_transformer.nn.linear import StructuredKernel, flat_dot_general
+from flax_transformer.compress.kernel import WrappedKernel, linear_kernels, map_kernels
+from flax_transformer.nn.linear import flat_dot_general
 
 BINS = 1024
 """Bins of a histogram, each 2.3 % wider than the one before: from 2⁻²⁰ to 2¹³ times apart."""
@@ -39,21 +39,10 @@ class Statistics:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Observed(StructuredKernel):
+class Observed(WrappedKernel):
     """A kernel that observes its inputs."""
 
-    kernel: Any
     sums: Statistics
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the kernel."""
-        return self.kernel.shape
-
-    @property
-    def dtype(self) -> Any:
-        """Of the kernel."""
-        return self.kernel.dtype
 
     def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
         """Multiply as the kernel does."""

@@ -12,30 +12,19 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from flax_transformer.compress.kernel import linear_kernels, map_kernels
+from flax_transformer.compress.kernel import WrappedKernel, linear_kernels, map_kernels
 from flax_transformer.compress.quantize import Quantization
 from flax_transformer.listing import listed
-from flax_transformer.nn.linear import StructuredKernel, flat_dot_general
+from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.nn.quantized import Quantized, quantize
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RoundedInPassing(StructuredKernel):
+class RoundedInPassing(WrappedKernel):
     """A whole kernel that is multiplied as if it had few bits."""
 
-    kernel: Any
     rule: Quantization = field(metadata={"static": True})
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the kernel."""
-        return self.kernel.shape
-
-    @property
-    def dtype(self) -> Any:
-        """Of the kernel."""
-        return self.kernel.dtype
 
     def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
         """Multiply the last axes of x, as many as there are inputs."""

@@ -56,8 +56,8 @@ def save_orbax(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     """
     if quantized_kernels(pretrained.model):
         raise ValueError(
-            "an Orbax folder has whole kernels, this checkpoint's have few bits: hub.save writes those, and loaded with "
-            "a dtype, as float32, they are whole"
+            "an Orbax folder has whole kernels, this checkpoint's have few bits: hub.save writes those, and loaded "
+            "with a dtype, as float32, they are whole"
         )
     describe(pretrained, folder)
     with Checkpoints(Path(folder) / STEPS, keep=1) as checkpoints:

@@ -10,6 +10,8 @@ from flax_transformer.compress.prune import zero_share
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_fields
 
+pytestmark = pytest.mark.proves("kernels with zeros", "a share of every layer or of the model in one shot")
+
 
 @pytest.fixture(scope="module")
 def model():

@@ -18,6 +18,8 @@ from flax_transformer.nn import with_fields
 from flax_transformer.task.experiment import train
 from tests.examples import DNA, records
 
+pytestmark = pytest.mark.proves("kernels of few bits", "training with them: forward of the export, bit for bit")
+
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 40, (3, 12)))
 RULES = {
     "int8": Quantization(), "int4": Quantization(weights="int4", group=8),

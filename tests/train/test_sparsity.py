@@ -13,6 +13,8 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.parameter_axis import Axes
 from flax_transformer.train.sparsity import SparsityConfig, largest
 
+pytestmark = pytest.mark.proves("kernels with zeros", "by a schedule, resumed exactly; patterns N:M; zeros kept")
+
 KERNEL = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 8, 10)), jnp.float32)
 AXES = Axes(1, 2, 1)
 
