@@ -82,7 +82,7 @@ def compress(
     from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.compression import calibration, kernel_errors, quantize_checkpoint
+    from flax_transformer.task.compression import answers_at_once, calibration, kernel_errors, quantize_checkpoint
 
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"the output must be a new or empty folder, got {output}")
@@ -93,12 +93,13 @@ def compress(
         raise ValueError("nothing becomes smaller: give --weights, --prune or --block")
     if rule.calibrated and calibrate is None:
         raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
-    if calibrate is not None and not calibrate.exists():
-        raise FileNotFoundError(f"there is no file or folder {calibrate}")
+    if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
+        raise FileNotFoundError(f"there is no file or folder {missing[0]}")
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    source = calibrate or data
-    calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None) if source else []
+    calls, source = [], calibrate or data
+    if source is not None and (rule.calibrated or answers_at_once(pretrained)):
+        calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None)
     pruned = replace(pretrained, model=prune_model(pretrained.model, pruning)) if pruning.changes else pretrained
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")

@@ -52,6 +52,13 @@ def _plain(pretrained: Pretrained) -> Pretrained:
     return Pretrained(**{each.name: getattr(pretrained, each.name) for each in fields(Pretrained)})
 
 
+def answers_at_once(pretrained: Pretrained) -> bool:
+    """Return whether one call gives what a checkpoint is for; writing about images or speech takes many."""
+    known = pretrained.architecture
+    writes = {*known.uses} & {"text-generation", "text2text-generation"}
+    return known.inputs.reads == ("text",) or not writes
+
+
 def calibration(pretrained: Pretrained, data: Path, *, rows: int = ROWS, split: str | None = None) -> list[Call]:
     """Read inputs of a checkpoint, in batches, from any data that `evaluate` takes; labels are not looked at.
 
@@ -61,14 +68,14 @@ def calibration(pretrained: Pretrained, data: Path, *, rows: int = ROWS, split: 
     if rows < 1:
         raise ValueError(f"calibration needs at least 1 row, got {rows}")
     known = pretrained.architecture
+    if not answers_at_once(pretrained):
+        raise ValueError(f"a {pretrained.config['architectures'][0]} is not calibrated: it reads what it has written")
     if "text2text-generation" in known.uses and known.inputs.reads == ("text",):
         return _pairs(pretrained, split_file(data, split, TABLES), rows)
     calls: list[Call] = []
     own = {each.name: getattr(pretrained, each.name) for each in fields(Pretrained)}
     with contextlib.suppress(_Enough):
         measure(_Recorded(**own, calls=calls, most=rows), data, split)
-    if not calls:
-        raise ValueError(f"a {pretrained.config['architectures'][0]} is not calibrated: it writes what it then reads")
     return calls
 
 
