@@ -233,7 +233,8 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
       ValueError: when the model is not what its config says.
     """
     family, architecture = pretrained.family, pretrained.architecture
-    kernels, config = quantized_kernels(pretrained.model), dict(pretrained.config)
+    kernels = quantized_kernels(pretrained.model)
+    config = {name: value for name, value in pretrained.config.items() if name != "quantization_config"}
     entries = resolve(family.rows(architecture), plain(pretrained.model) if kernels else pretrained.model)
     if kernels:
         few, config["quantization_config"], names = write_quantized(entries, kernels, family.copies)

@@ -117,7 +117,14 @@ def _parts(kernel: Quantized) -> dict[str, Any]:
 
 def _array(kernel: Quantized) -> QArray:
     scale = kernel.scale if kernel.scale.dtype.itemsize > 2 else kernel.scale.astype(jnp.float32)
-    return QArray(kernel.values, scale, kernel.zero, "nf4" if kernel.kind == "nf4" else jnp.dtype(kernel.kind))
+    if kernel.kind == "nf4":
+        return QArray((kernel.values.astype(jnp.int8) + 8).astype(jnp.uint4), scale, kernel.zero, "nf4")
+    return QArray(kernel.values, scale, kernel.zero, jnp.dtype(kernel.kind))
+
+
+def _stored(values: Array, kind: str) -> Array:
+    """Return values as they are kept: the 16 indices of nf4 from −8 on, as checkpoints know no uint4."""
+    return (values.astype(jnp.int8) - 8).astype(jnp.int4) if kind == "nf4" else values
 
 
 def quantize(
@@ -150,7 +157,7 @@ def quantize(
         kernel.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=tuple(free),
         tiled_axes={axis: tiles[axis] for axis in inner}, calibration_method=f"absmax,{clip}",
     )  # fmt: skip
-    return Quantized(array.qvalue, array.scale, array.zero_point, kind=kind)
+    return Quantized(_stored(array.qvalue, kind), array.scale, array.zero_point, kind=kind)
 
 
 def quantize_table(table: Float[Array, "V D"], kind: str, *, group: int | None = None) -> Quantized:
@@ -160,7 +167,7 @@ def quantize_table(table: Float[Array, "V D"], kind: str, *, group: int | None =
         table.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=(0,),
         tiled_axes={} if group is None else {1: group},
     )  # fmt: skip
-    return Quantized(array.qvalue, array.scale, array.zero_point, kind=kind)
+    return Quantized(_stored(array.qvalue, kind), array.scale, array.zero_point, kind=kind)
 
 
 def check_kind(kind: str) -> None:

@@ -17,6 +17,7 @@ from flax_transformer.compress.straight_through import check_trainable, rounded_
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.hub.quantized.model import dequantize_model, plain, quantized_kernels
 from flax_transformer.hub.registry import families, find_uses
 from flax_transformer.listing import short_path
 from flax_transformer.objective import check_parts
@@ -57,7 +58,8 @@ class Recipe(Experiment):
     lora: LoraConfig | None = None
     """Train low-rank factors of the checkpoint's kernels in place of the kernels."""
     quantization: Quantization = Quantization(weights=None)
-    """Train with kernels rounded in the forward pass (quantization-aware training); the export has few bits."""
+    """Train with kernels rounded in the forward pass (quantization-aware training); the export has few bits. With
+    `lora` they are rounded once and frozen (QLoRA, Dettmers et al. 2023), and the export is whole."""
     data: Any
     """Where data come from."""
     examples: Any = field(metadata=BARE)
@@ -76,8 +78,6 @@ class Recipe(Experiment):
             )
         if self.quantization.weights is not None:
             check_trainable(self.quantization)
-            if self.lora is not None:
-                raise ValueError("low-rank factors are trained over whole kernels, got lora and quantization")
         watched = self.train.keep_best or self.train.patience is not None
         if watched and self.train.monitor not in self.better:
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
@@ -145,13 +145,15 @@ class _Run:
         recipe, objective = self.recipe, self.recipe.objective
         model, before = (None, {}) if self.known is None else (self.known.model, {})
         if recipe.lora is not None:
+            if recipe.quantization.weights is not None and not quantized_kernels(model):
+                model = quantize_model(model, recipe.quantization)
             before = evaluate(objective, model, self.opened.validation())
-            model = Adapted(model, init_lora(model, recipe.lora, jax.random.key(recipe.train.seed)))
-            objective = adapt(objective)
+            model = Adapted(model, init_lora(plain(model), recipe.lora, jax.random.key(recipe.train.seed)))
+            objective = on_model(adapt(objective), _with_whole_base)
             trained, whole = parameter_count(model.lora), parameter_count(model.base)
             print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)
             print(f"validation loss before: {before['loss']:.4f}", flush=True)
-        if recipe.quantization.weights is not None:
+        elif recipe.quantization.weights is not None:
             objective = on_model(objective, partial(rounded_in_passing, rule=recipe.quantization))
         return Task(
             init=self.init,
@@ -167,7 +169,9 @@ class _Run:
     def finished(self, model: Any) -> Any:
         """Return what a trained model becomes: with low-rank factors in its kernels, or with kernels of few bits."""
         rule = self.recipe.quantization
-        return _merged(model) if rule.weights is None else quantize_model(model, rule)
+        if self.recipe.lora is not None or rule.weights is None:
+            return _merged(model)
+        return quantize_model(model, rule)
 
     def validate(self, model: Any) -> dict[str, float]:
         """Measure a model on validation data."""
@@ -301,7 +305,14 @@ def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> h
 
 def _merged(model: Any) -> Any:
     """Return the model that is tested: that which is trained, or what is merged of it."""
-    return jax.jit(merge_lora)(model.base, model.lora) if isinstance(model, Adapted) else model
+    if not isinstance(model, Adapted):
+        return model
+    return jax.jit(lambda model: merge_lora(model.base, model.lora))(_with_whole_base(model))
+
+
+def _with_whole_base(model: Adapted) -> Adapted:
+    """Return a model whose frozen kernels are whole."""
+    return replace(model, base=dequantize_model(model.base))
 
 
 def _last_words(shown: list[Shown], folder: RunFolder, report: Path) -> list[str]:

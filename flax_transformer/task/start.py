@@ -142,7 +142,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
         default; None leaves the checkpoint's.
       seed: of a new head.
       keep: whether parameters stay in the checkpoint's own number format; float32 otherwise, so that they can be
-        trained, as those of few bits always are.
+        trained.
 
     Raises:
       ValueError: a checkpoint whose family can do no such thing.
@@ -161,8 +161,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
         architecture=own if own in able else able[0], config=changed, model=_computed(like), seed=seed,
         initialise=HEAD if spec.classes else tuple(each for use in spec.uses for each in HEADS.get(use, ())),
     )  # fmt: skip
-    few = "quantization_config" in config
-    found = hub.load(name, dtype=None if keep and not few else "float32", lenient=lenient)
+    found = hub.load(name, dtype=None if keep else "float32", lenient=lenient)
     table = _first(found.model.cfg, EmbeddingConfig)
     if table is not None and spec.vocab is not None and spec.vocab > table.vocab:
         raise ValueError(

@@ -61,7 +61,9 @@ def _gradients(
         return loss, ({"loss": loss, **metrics}, new)
 
     def part(rows: Any, k: jax.Array, carried: Any, counts: Any = None) -> tuple[tuple[Any, dict], Any]:
-        (_, (added, new)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried, counts)
+        gradient = jax.value_and_grad(sums, has_aux=True, allow_int=True)
+        (_, (added, new)), grads = gradient(model, rows, k, carried, counts)
+        grads = jax.tree.map(_of_whole_numbers, grads, model)
         return (grads, added), laid_as(new, carried)
 
     if accumulate == 1:
@@ -92,6 +94,11 @@ def _gradients(
         return (jax.tree.map(jnp.add, total, more), carried), None
 
     return jax.lax.scan(add, (zero, carried), (parts, keys))[0]
+
+
+def _of_whole_numbers(gradient: Any, param: jax.Array) -> Any:
+    """Return zeros as the gradient of what a frozen kernel of few bits is made of."""
+    return jnp.zeros_like(param) if gradient.dtype == jax.dtypes.float0 else gradient
 
 
 def make_train_step(
@@ -125,7 +132,8 @@ def make_train_step(
             scale = reciprocal(sums["count"])
             grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
         metrics = means(sums)
-        metrics["gradient_norm"] = optax.global_norm(grads)
+        floats = [leaf for leaf in jax.tree.leaves(grads) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        metrics["gradient_norm"] = optax.global_norm(floats)
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
             model = project(optax.apply_updates(state.model, updates))

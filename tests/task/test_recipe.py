@@ -10,7 +10,9 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
+from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.data.text.plain import PlainText
+from flax_transformer.hub.quantized.model import dequantize_model, quantized_kernels
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
@@ -147,6 +149,33 @@ def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_
     assert any(bool((a != b).any()) for a, b in zip(*map(jax.tree.leaves, (model, merged)), strict=True))
     test = json.loads((tmp_path / "lora" / "metrics.jsonl").read_text().splitlines()[-1])
     np.testing.assert_allclose(test["loss_before"], json_last(folder)["loss"], rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nf4", "int4"])
+def test_factors_are_trained_over_frozen_kernels_of_few_bits(finished, text, tmp_path, kind):
+    folder, _ = finished
+    rule = Quantization(weights=kind, group=8)
+    adapted = language_model(
+        text, model=None, family="", init=str(folder / "export"), lora=LoraConfig(rank=2), quantization=rule,
+        optimizer=replace(CONSTANT, trainable=r"^lora\."),
+    )  # fmt: skip
+    trained = train(adapted, tmp_path / "lora")
+    start = quantize_model(hub.load(folder / "export").model, rule)
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(trained.base), jax.tree.leaves(start))
+    assert any(bool((pair.b != 0).any()) for pair in trained.lora.values())
+    merged = jax.jit(merge_lora)(dequantize_model(trained.base), trained.lora)
+    loaded = hub.load(tmp_path / "lora" / "export")
+    assert not quantized_kernels(loaded.model)
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(loaded.model), jax.tree.leaves(merged))
+    # A folder of few bits is the same start, and training goes on where it was.
+    hub.save(replace(hub.load(folder / "export"), model=start), tmp_path / "few") if kind == "int4" else None
+    if kind == "int4":
+        same = replace(adapted, init=str(tmp_path / "few"))
+        short = replace(same, train=replace(same.train, steps=2))
+        train(short, tmp_path / "again")
+        resumed = train(same, tmp_path / "again")
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(resumed), jax.tree.leaves(trained))
 
 
 def json_last(folder):
