@@ -164,6 +164,7 @@ def test_show_knows_presets_and_answers_a_misspelt_one_with_the_nearest(run):
     code, out, _ = run("show", "transformer_base")
     assert code == 0
     assert "heads: 8" in out
+    assert out.startswith("transformer_base: Seq2Seq\nthe paper's base")
     assert out.splitlines()[-1].split()[:3] == ["total", "float32", "63,082,496"]
     code, out, err = run("show", "transformer_bass")
     assert (code, out) == (1, "")

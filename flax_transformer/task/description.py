@@ -81,12 +81,12 @@ def list_presets() -> None:
     for file, members in itertools.groupby(sorted(presets().values(), key=family), family):
         print(f"{file.rpartition('.')[2]}: {_about(sys.modules[file])}")
         for size, preset in sorted(((_size(each), each) for each in members), key=operator.itemgetter(0)):
-            print(f"  {preset.__name__:<24}{size:>15,}  {_about(preset).removeprefix('Give ')}")
+            print(f"  {preset.__name__:<24}{size:>15,}  {_about(preset)}")
 
 
 def _about(thing: Any) -> str:
-    """Return the first paragraph of a docstring in one line, without the address of a paper."""
-    text = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
+    """Return what a docstring's first paragraph is about, in one line, without the address of a paper."""
+    text = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split()).removeprefix("Return ")
     return re.sub(r",? https?://[^\s)]+", "", text)
 
 
