@@ -71,7 +71,7 @@ def test_zeros_are_written_and_counted(run, folders, tmp_path):
     assert (kernel == 0).mean() == 0.5
     code, _, err = run(*given, tmp_path / "none")
     assert (code, (tmp_path / "none").exists()) == (1, False)
-    assert "nothing becomes smaller: give --weights, --prune or --block" in err
+    assert "nothing becomes smaller: give --weights, --prune, --block or --neurons" in err
 
 
 def test_training_begins_with_whole_kernels_and_orbax_keeps_no_others(run, folders, tmp_path):

@@ -43,6 +43,8 @@ class Zeros:
     """That share of each layer's kernel, or of all of them together."""
     block: tuple[int, int] | None = None
     """N and M of a pattern N:M in its place, as 2 4: M consecutive inputs keep the N largest."""
+    neurons: float = 0.0
+    """The share of neurons of feed-forward layers that are removed before all else, so that programs shrink."""
 
 
 def compress(
@@ -82,15 +84,21 @@ def compress(
     from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.compression import answers_at_once, calibration, kernel_errors, quantize_checkpoint
+    from flax_transformer.task.compression import (
+        answers_at_once,
+        calibration,
+        kernel_errors,
+        narrow_checkpoint,
+        quantize_checkpoint,
+    )
 
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"the output must be a new or empty folder, got {output}")
     pruning = Pruning(share=zeros.prune, scope=zeros.scope, block=zeros.block, pattern=how.pattern)
     options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
     rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
-    if rule.weights is None and not pruning.changes:
-        raise ValueError("nothing becomes smaller: give --weights, --prune or --block")
+    if rule.weights is None and not pruning.changes and not zeros.neurons:
+        raise ValueError("nothing becomes smaller: give --weights, --prune, --block or --neurons")
     if rule.calibrated and calibrate is None:
         raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
     if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
@@ -100,14 +108,17 @@ def compress(
     calls, source = [], calibrate or data
     if source is not None and (rule.calibrated or answers_at_once(pretrained)):
         calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None)
-    pruned = replace(pretrained, model=prune_model(pretrained.model, pruning)) if pruning.changes else pretrained
+    narrow = pretrained
+    if zeros.neurons:
+        narrow = narrow_checkpoint(pretrained, zeros.neurons, calls if calibrate else (), tell)
+    pruned = replace(narrow, model=prune_model(narrow.model, pruning)) if pruning.changes else narrow
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
     errors = kernel_errors(pretrained.model, smaller.model)
     record: dict[str, Any] = {
         "checkpoint": short_path(Path(checkpoint)) if Path(checkpoint).exists() else checkpoint,
-        "rule": {**_said(rule), **_said(pruning)},
+        "rule": {**_said(rule), **_said(pruning), **({"neurons": zeros.neurons} if zeros.neurons else {})},
         "before": _costs(pretrained, calls), "after": _costs(smaller, calls),
         "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
     }  # fmt: skip

@@ -82,19 +82,21 @@ def write_compression(path: str | os.PathLike, record: Mapping[str, Any]) -> Com
     title = f"Compressed: {record['checkpoint']}"
     most = max((error for errors in record["errors"].values() for error in errors), default=0.0) or 1.0
     layers = "".join(_layer(name, errors, most) for name, errors in record["errors"].items())
+    changed = f"""<h2>Error by layer and kernel</h2>
+<p>‖W − Q‖ / ‖W‖ of each kernel, layers from the first to the last; a full bar is {most:.4f}.</p>
+<div class="layers">{layers}</div>
+<h2>The layers that changed most</h2>{_table(worst)}
+"""
     content = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1><p>{html.escape(rule)}</p>
 {_table(rows)}
-<h2>Error by layer and kernel</h2>
-<p>‖W − Q‖ / ‖W‖ of each kernel, layers from the first to the last; a full bar is {most:.4f}.</p>
-<div class="layers">{layers}</div>
-<h2>The layers that changed most</h2>{_table(worst)}
-</body></html>
+{changed if record["errors"] else ""}</body></html>
 """
     write_file(Path(path), content)
-    return CompressionPage(Path(path), f"{align(rows, 'lr')}\n\n{align(worst, 'lr')}")
+    tables = [align(each, "lr") for each in (rows, worst) if len(each) > 1]
+    return CompressionPage(Path(path), "\n\n".join(tables))
 
 
 def _layer(name: str, errors: list[float], most: float) -> str:

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from flax_transformer import hub
 from flax_transformer.compress import Quantization, Statistics, observe, quantize_model
 from flax_transformer.compress.kernel import linear_kernels, token_tables
+from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.data.text.annotated import read_pairs
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.quantized.model import dequantize_model
@@ -139,14 +141,40 @@ def quantize_checkpoint(
     return replace(pretrained, model=quantize_model(pretrained.model, rules, statistics))
 
 
+def narrow_checkpoint(
+    pretrained: Pretrained, share: float, calls: Sequence[Call] = (), tell: Callable[[str], None] = lambda text: None
+) -> Pretrained:
+    """Return a checkpoint whose feed-forward layers have fewer neurons, and whose config.json says so.
+
+    Args:
+      share: of the neurons, which are removed: the least important of each layer.
+      calls: of calibration, by which a neuron counts as much as it writes; without it as much as its weights are.
+
+    Raises:
+      ValueError: as `narrow_model`, or a family whose config.json has no words for other widths.
+    """
+    statistics = None
+    if calls:
+        rule = Quantization(activations="int8", ranges="absmax", pattern=r"\.down\.kernel$")
+        statistics = calibrate(pretrained, calls, rule, tell)
+    model = narrow_model(pretrained.model, share, statistics)
+    name = pretrained.config["architectures"][0]
+    before, after = (dict(hub.wrap(each, name).config) for each in (pretrained.model, model))
+    changed = {field: value for field, value in after.items() if before.get(field) != value}
+    for field, value in changed.items():  # what is said inside of other configs stays
+        if isinstance(value, Mapping) and isinstance(pretrained.config.get(field), Mapping):
+            changed[field] = {**pretrained.config[field], **value}
+    return replace(pretrained, model=model, config=pretrained.config.updated(changed))
+
+
 def kernel_errors(before: Any, after: Any) -> dict[str, Float[np.ndarray, "..."]]:
     """Return how far kernels and tables that changed are from what they were, ‖W − Q‖ / ‖W‖, of each layer, by path."""
     wide = dequantize_model(after, np.float32)
     leaves = [dict(_leaves(model)) for model in (before, wide)]
     found = {}
     for path, axes in {**linear_kernels(before), **token_tables(before)}.items():
-        if leaves[0][path] is leaves[1][path]:
-            continue
+        if leaves[0][path] is leaves[1][path] or leaves[0][path].shape != leaves[1][path].shape:
+            continue  # as it was, or narrower
         one, other = (np.asarray(each[path], np.float32) for each in leaves)
         own = tuple(range(axes.layers, one.ndim))
         found[path] = np.asarray(np.sqrt(((one - other) ** 2).sum(own) / np.maximum((one**2).sum(own), 1e-30)))
