@@ -13,7 +13,6 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.compress.statistics import Statistics
-from flax_transformer.models.preset import abstract
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.parallel import path_name
 
@@ -55,7 +54,7 @@ def narrow_model(model: Any, share: float, statistics: Mapping[str, Statistics] 
         index = at if leaf.ndim == at.ndim else jnp.expand_dims(at, -1 if axis == -2 else -2)
         return jnp.take_along_axis(leaves[name], index, axis=axis)
 
-    return jax.tree_util.tree_map_with_path(fill, abstract(config))
+    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
 
 
 def neurons_left(inner: int, share: float) -> int:
