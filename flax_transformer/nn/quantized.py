@@ -148,14 +148,12 @@ def quantize(
     """
     check_kind(kind)
     tiles = group_tiles(kernel.shape, layers, inputs, group)
-    ends = range(layers, layers + inputs)
-    # A group ends within an axis or at it: of the axes before that each index has groups of its own.
-    inner = [axis for axis in ends if axis in tiles]
-    split = [axis for axis in ends if group is not None and axis < min(inner)] if inner else []
-    free = [axis for axis in range(kernel.ndim) if axis not in ends or (axis in split and axis not in tiles)]
+    # Inputs before the axis that groups lie in have groups of their own at each index; those after it are within one.
+    first, last = min(tiles, default=layers), layers + inputs
+    free = tuple(axis for axis in range(kernel.ndim) if not first <= axis < last)
     array = qwix.quantize(
-        kernel.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=tuple(free),
-        tiled_axes={axis: tiles[axis] for axis in inner}, calibration_method=f"absmax,{clip}",
+        kernel.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=free,
+        tiled_axes=tiles, calibration_method=f"absmax,{clip}",
     )  # fmt: skip
     return Quantized(_stored(array.qvalue, kind), array.scale, array.zero_point, kind=kind)
 
