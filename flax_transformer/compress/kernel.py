@@ -49,11 +49,11 @@ def linear_kernels(model: Any) -> dict[str, KernelAxes]:
       model: of this package, or another pytree with Flax's linear layers in it; arrays or abstract ones.
     """
     found = {}
-    for path, layer in _layers(model):
+    for path, layer in modules_of(model, nnx.Linear | nnx.LinearGeneral):
         kernel = layer.kernel.get_value()
         inputs = len(layer.in_features) if isinstance(layer, nnx.LinearGeneral) else 1
         outputs = len(layer.out_features) if isinstance(layer, nnx.LinearGeneral) else 1
-        found[f"{path}.kernel" if path else "kernel"] = KernelAxes(len(kernel.shape) - inputs - outputs, inputs)
+        found[f"{path}.kernel".lstrip(".")] = KernelAxes(len(kernel.shape) - inputs - outputs, inputs)
     return found
 
 
@@ -63,6 +63,13 @@ def token_tables(model: Any) -> dict[str, KernelAxes]:
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda node: isinstance(node, nnx.Variable)):
         if isinstance(node, nnx.Variable) and re.search(r"(^|\.)token\.embedding$", path_name(path)):
             found[path_name(path)] = KernelAxes(0, 1, table=True)
+    return found
+
+
+def kernels_of(model: Any) -> dict[str, Any]:
+    """Return the kernels of linear layers and the tables of tokens of a model, by path."""
+    found: dict[str, Any] = {}
+    map_kernels(lambda path, kernel: found.setdefault(path, kernel), model)
     return found
 
 
@@ -84,18 +91,19 @@ def map_kernels(change: Callable[[str, Any], Any], model: Any) -> Any:
     return jax.tree_util.tree_map_with_path(put, model, is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
-def _layers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Return the linear layers of a model, and their paths."""
-    if isinstance(model, nnx.Linear | nnx.LinearGeneral):
-        yield "", model
+def modules_of(model: Any, kinds: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the modules of some classes in a model, and their paths; what is inside of one is not looked at.
+
+    Args:
+      kinds: as `isinstance` takes them.
+    """
+    if isinstance(model, kinds):
+        yield before, model
         return
 
-    def is_leaf(node: Any) -> bool:
+    def is_module(node: Any) -> bool:
         return node is not model and isinstance(node, nnx.Module)
 
-    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_leaf):
-        if isinstance(node, nnx.Linear | nnx.LinearGeneral):
-            yield path_name(path), node
-        elif isinstance(node, nnx.Module):
-            for name, layer in _layers(node):
-                yield f"{path_name(path)}.{name}", layer
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_module):
+        if isinstance(node, nnx.Module):
+            yield from modules_of(node, kinds, f"{before}.{path_name(path)}".lstrip("."))

@@ -3,7 +3,7 @@
 Axes: L layers, D model width, F neurons.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flax_transformer.compress.kernel import modules_of
 from flax_transformer.compress.statistics import Statistics
+from flax_transformer.nn.experts import Experts
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.parallel import path_name
 
@@ -33,13 +35,14 @@ def narrow_model(model: Any, share: float, statistics: Mapping[str, Statistics] 
     """
     if not 0 < share < 1:
         raise ValueError(f"the share of neurons that are removed must be in (0, 1), got {share}")
-    layers = dict(_feedforwards(model))
+    found = modules_of(model, FeedForward | Experts)
+    layers = {path: layer for path, layer in found if type(layer) is FeedForward}
     if not layers:
         raise ValueError(f"neurons are of feed-forward layers, a {type(model).__name__} has none")
     kept: dict[str, Array] = {}
     for path, layer in layers.items():
-        found = (statistics or {}).get(f"{path}.down.kernel")
-        ranked = jnp.argsort(-_importance(layer, found), axis=-1, stable=True)
+        seen = (statistics or {}).get(f"{path}.down.kernel".lstrip("."))
+        ranked = jnp.argsort(-_importance(layer, seen), axis=-1, stable=True)
         kept[path] = jnp.sort(ranked[..., : neurons_left(layer.cfg.inner, share)], axis=-1)
     config = _narrowed(model.cfg, share)
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
@@ -51,8 +54,13 @@ def narrow_model(model: Any, share: float, statistics: Mapping[str, Statistics] 
         if layer not in kept or kind not in ("up", "gate", "down") or (kind, part) == ("down", "bias"):
             return leaves[name]
         at, axis = kept[layer], -2 if kind == "down" else -1
-        index = at if leaf.ndim == at.ndim else jnp.expand_dims(at, -1 if axis == -2 else -2)
-        return jnp.take_along_axis(leaves[name], index, axis=axis)
+        index = at if leaves[name].ndim == at.ndim else jnp.expand_dims(at, -1 if axis == -2 else -2)
+        made = jnp.take_along_axis(leaves[name], index, axis=axis)
+        if made.shape != leaf.shape:
+            raise ValueError(
+                f"the width of a feed-forward layer must be a field of its config, that of {layer} is none"
+            )
+        return made
 
     return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
 
@@ -70,18 +78,6 @@ def _importance(layer: FeedForward, found: Statistics | None) -> Float[Array, "*
     for each in read:
         written = written * jnp.linalg.norm(each.kernel[...].astype(jnp.float32), axis=-2)
     return written
-
-
-def _feedforwards(model: Any, before: str = "") -> Iterator[tuple[str, FeedForward]]:
-    def is_leaf(node: Any) -> bool:
-        return node is not model and isinstance(node, nnx.Module)
-
-    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_leaf):
-        name = f"{before}{path_name(path)}"
-        if type(node) is FeedForward:
-            yield name, node
-        elif isinstance(node, nnx.Module) and not name.endswith("experts"):
-            yield from _feedforwards(node, f"{name}.")
 
 
 def _narrowed(config: Any, share: float) -> Any:

@@ -14,6 +14,8 @@ from flax_transformer.compress import narrow_model, observe
 from flax_transformer.compress.narrow import neurons_left
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_fields
+from flax_transformer.nn.experts import ExpertsConfig
+from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.task.compression import narrow_checkpoint
 
 pytestmark = pytest.mark.proves("kernels with zeros", "neurons removed: 40 families, equal to the model without them")
@@ -68,7 +70,23 @@ def test_what_cannot_be_is_refused(model):
             narrow_model(model, share)
     with pytest.raises(ValueError, match="neurons are of feed-forward layers, a Classifier has none"):
         narrow_model(hub.load(GOLDEN / "resnet").model, 0.5)
+    with pytest.raises(ValueError, match="width of a feed-forward layer must be a field of its config, that of trunk"):
+        narrow_model(hub.load(GOLDEN / "convnext").model, 0.5)
     assert neurons_left(3, 0.99) == 1
+
+
+def test_layers_of_experts_stay():
+    experts = ExpertsConfig(embed=8, inner=16, experts=4)
+    with pytest.raises(ValueError, match="neurons are of feed-forward layers, a Experts has none"):
+        narrow_model(experts.build(nnx.Rngs(0)), 0.5)
+
+
+def test_a_layer_by_itself_is_narrowed():
+    layer = FeedForwardConfig(embed=8, inner=16).build(nnx.Rngs(0))
+    statistics = observe(layer, lambda layer, x: layer(x), [jnp.ones((2, 8))])
+    small = narrow_model(layer, 0.5, statistics)
+    assert small.cfg.inner == 8
+    assert small.down.kernel.shape == (8, 8)
 
 
 def test_it_is_differentiated_as_any_other(model):
