@@ -75,39 +75,27 @@ def compress(
       split: Of that folder.
       revision: Branch, tag or commit of a hub id.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
     from flax_transformer import hub
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.compress import Pruning, Quantization, prune_model
+    from flax_transformer.compress import prune_model
     from flax_transformer.compress.prune import zero_share
     from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.compression import (
-        answers_at_once,
-        calibration,
-        kernel_errors,
-        narrow_checkpoint,
-        quantize_checkpoint,
-    )
+    from flax_transformer.task.compression import narrow_checkpoint, quantize_checkpoint
 
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"the output must be a new or empty folder, got {output}")
-    pruning = Pruning(share=zeros.prune, scope=zeros.scope, block=zeros.block, pattern=how.pattern)
-    options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
-    rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
-    if rule.weights is None and not pruning.changes and not zeros.neurons:
-        raise ValueError("nothing becomes smaller: give --weights, --prune, --block or --neurons")
+    rule, pruning = _rules(how, zeros)
     if rule.calibrated and calibrate is None:
         raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
     if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
         raise FileNotFoundError(f"there is no file or folder {missing[0]}")
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    calls, source = [], calibrate or data
-    if source is not None and (rule.calibrated or answers_at_once(pretrained)):
-        calls = calibration(pretrained, source, rows=rows, split="train" if _has_train(source) else None)
+    calls = _calls(pretrained, rule, calibrate or data, rows)
     narrow = pretrained
     if zeros.neurons:
         narrow = narrow_checkpoint(pretrained, zeros.neurons, calls if calibrate else (), tell)
@@ -115,23 +103,57 @@ def compress(
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
-    errors = kernel_errors(pretrained.model, smaller.model)
-    record: dict[str, Any] = {
+    record = {
         "checkpoint": short_path(Path(checkpoint)) if Path(checkpoint).exists() else checkpoint,
         "rule": {**_said(rule), **_said(pruning), **({"neurons": zeros.neurons} if zeros.neurons else {})},
-        "before": _costs(pretrained, calls), "after": _costs(smaller, calls),
-        "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
-    }  # fmt: skip
+        **_compared(pretrained, smaller, calls),
+    }
     if pruning.changes:
         record["before"]["zeros"], record["after"]["zeros"] = (zero_share(each.model) for each in (pretrained, pruned))
     record["after"]["disk"] = sum(file.stat().st_size for file in output.glob("*.safetensors"))
-    if calls:
-        _time(record, pretrained, smaller, calls[len(calls) // 2])
     if data is not None:
         record |= {"score": _scores(checkpoint, output, data, split, revision)}
     page = write_compression(output / "compression.html", record)
     print(page.text)
     print(f"\ncheckpoint: {short_path(output)}\npage: {short_path(page.path)}")
+
+
+def _rules(how: Weights, zeros: Zeros) -> tuple[Any, Any]:
+    """Return what becomes of kernels, and which of their values become zero."""
+    from dataclasses import asdict
+
+    from flax_transformer.compress import Pruning, Quantization
+
+    pruning = Pruning(share=zeros.prune, scope=zeros.scope, block=zeros.block, pattern=how.pattern)
+    options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
+    rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
+    if rule.weights is None and not pruning.changes and not zeros.neurons:
+        raise ValueError("nothing becomes smaller: give --weights, --prune, --block or --neurons")
+    return rule, pruning
+
+
+def _calls(pretrained: Any, rule: Any, source: Path | None, rows: int) -> list[dict[str, Any]]:
+    """Return the inputs that layers are observed on, and calls are timed with."""
+    from flax_transformer.task.compression import answers_at_once, calibration
+
+    if source is None or not (rule.calibrated or answers_at_once(pretrained)):
+        return []
+    trained = source.is_dir() and any(each.stem == "train" for each in source.iterdir())
+    return calibration(pretrained, source, rows=rows, split="train" if trained else None)
+
+
+def _compared(before: Any, after: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what two checkpoints cost, and how far the kernels of one are from the other's."""
+    from flax_transformer.task.compression import kernel_errors
+
+    errors = kernel_errors(before.model, after.model)
+    found: dict[str, Any] = {
+        "before": _costs(before, calls), "after": _costs(after, calls),
+        "errors": {path: each.reshape(-1).tolist() for path, each in errors.items()},
+    }  # fmt: skip
+    if calls:
+        _time(found, before, after, calls[len(calls) // 2])
+    return found
 
 
 def _said(config: Any) -> dict[str, Any]:
@@ -148,10 +170,6 @@ def _said(config: Any) -> dict[str, Any]:
 def tell(text: str) -> None:
     """Say what is being done, on standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _has_train(source: Path | None) -> bool:
-    return source is not None and source.is_dir() and any(each.stem == "train" for each in source.iterdir())
 
 
 def _costs(pretrained: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:

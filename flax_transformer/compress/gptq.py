@@ -2,7 +2,7 @@
 2022, https://arxiv.org/abs/2210.17323).
 
 The results are those of `qwix.contrib`, whose loops are unrolled: 26 s of compiling for a kernel of 128 × 384 where
-one loop takes one. Axes: O outputs, I inputs, G groups.
+these take 0.6 s. Axes: O outputs, I inputs, G groups.
 """
 
 from functools import partial

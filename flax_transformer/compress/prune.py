@@ -2,15 +2,14 @@
 https://arxiv.org/abs/1506.02626).
 """
 
-import re
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.compress.kernel import linear_kernels, map_kernels
-from flax_transformer.compress.quantize import UNQUANTIZED
+from flax_transformer.compress.kernel import kernels_of, linear_kernels, map_kernels
+from flax_transformer.compress.quantize import takes
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 from flax_transformer.train.finetune import check_pattern
@@ -42,7 +41,7 @@ class Pruning:
 
     def takes(self, path: str) -> bool:
         """Return whether it is of the kernel of a path."""
-        return bool(re.search(self.pattern, path)) if self.pattern else not re.search(UNQUANTIZED, path)
+        return takes(self.pattern, path)
 
 
 def prune_model(model: Any, rule: Pruning) -> Any:
@@ -54,17 +53,13 @@ def prune_model(model: Any, rule: Pruning) -> Any:
     axes = {path: each for path, each in linear_kernels(model).items() if rule.takes(path)}
     if not axes:
         raise ValueError(f"a rule must take a kernel of a linear layer, there are {listed(linear_kernels(model))}")
-    kernels: dict[str, Any] = {}
-
-    def collect(path: str, kernel: Any) -> Any:
-        if path in axes and not isinstance(kernel, jax.Array):
+    kernels = {path: kernel for path, kernel in kernels_of(model).items() if path in axes}
+    for path, kernel in kernels.items():
+        if not isinstance(kernel, jax.Array):
             raise ValueError(f"kernels are pruned before they are quantized, {path} is a {type(kernel).__name__}")
-        return kernels.setdefault(path, kernel)
-
-    map_kernels(collect, model)
     least = None
     if rule.scope == "model" and rule.share:
-        sizes = np.concatenate([np.abs(np.asarray(kernels[path], np.float32)).reshape(-1) for path in axes])
+        sizes = np.concatenate([np.abs(np.asarray(each, np.float32)).reshape(-1) for each in kernels.values()])
         least = np.partition(sizes, int(rule.share * sizes.size))[int(rule.share * sizes.size)]
 
     def change(path: str, kernel: Any) -> Any:
@@ -83,12 +78,7 @@ def prune_model(model: Any, rule: Pruning) -> Any:
 
 def zero_share(model: Any) -> float:
     """Return the share of zeros in the kernels of a model's linear layers."""
-    found: list[tuple[int, int]] = []
-
-    def count(path: str, kernel: Any) -> Any:
-        if path.endswith("kernel") and isinstance(kernel, jax.Array):
-            found.append((int((np.asarray(kernel) == 0).sum()), kernel.size))
-        return kernel
-
-    map_kernels(count, model)
-    return sum(each[0] for each in found) / max(sum(each[1] for each in found), 1)
+    kernels = kernels_of(model)
+    found = [kernels[path] for path in linear_kernels(model) if isinstance(kernels[path], jax.Array)]
+    zeros = sum(int((np.asarray(kernel) == 0).sum()) for kernel in found)
+    return zeros / max(sum(kernel.size for kernel in found), 1)

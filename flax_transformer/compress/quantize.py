@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
-from flax_transformer.compress.kernel import KernelAxes, linear_kernels, map_kernels, token_tables
+from flax_transformer.compress.kernel import KernelAxes, kernels_of, linear_kernels, map_kernels, token_tables
 from flax_transformer.compress.statistics import Statistics, input_range
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
@@ -86,7 +86,12 @@ class Quantization:
         """Return whether it is of the kernel or table of a path."""
         if path.endswith("token.embedding"):
             return self.embeddings
-        return bool(re.search(self.pattern, path)) if self.pattern else not re.search(UNQUANTIZED, path)
+        return takes(self.pattern, path)
+
+
+def takes(pattern: str, path: str) -> bool:
+    """Return whether a kernel is chosen: by a pattern, or without one unless it is of `UNQUANTIZED`."""
+    return bool(re.search(pattern, path)) if pattern else not re.search(UNQUANTIZED, path)
 
 
 def quantize_model(
@@ -114,7 +119,9 @@ def quantize_model(
     chosen = {path: rule for path, rule in found.items() if rule is not None and rule.weights is not None}
     if not chosen:
         raise ValueError(f"rules must take a kernel of a linear layer, there are {listed(axes) or 'none'}")
-    _check(model, axes, chosen, statistics)
+    kernels = kernels_of(model)
+    for path, rule in chosen.items():
+        _check(path, kernels[path], axes[path], rule, (statistics or {}).get(path))
 
     def change(path: str, kernel: Any) -> Any:
         if path not in chosen:
@@ -124,33 +131,23 @@ def quantize_model(
     return map_kernels(change, model)
 
 
-def _check(model: Any, axes: Mapping[str, KernelAxes], chosen: Mapping[str, Quantization], statistics: Any) -> None:
+def _check(path: str, kernel: Any, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> None:
     """Refuse what cannot be, before anything is computed."""
-
-    def check(path: str, kernel: Any) -> Any:
-        rule = chosen.get(path)
-        if rule is None:
-            return kernel
-        if not isinstance(kernel, jax.Array | jax.ShapeDtypeStruct):
-            raise ValueError(f"a model is quantized once, {path} is a {type(kernel).__name__} already")
-        if axes[path].table:
-            if rule.group is not None and kernel.shape[1] % rule.group:
-                raise ValueError(
-                    f"{path}: groups must divide the columns, got group={rule.group} for {kernel.shape[1]}"
-                )
-            return kernel
-        try:
-            group_tiles(kernel.shape, axes[path].layers, axes[path].inputs, rule.group)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        if rule.calibrated and path not in (statistics or {}):
-            what = "gptq" if rule.method == "gptq" else f"ranges={rule.ranges!r}"
-            raise ValueError(f"{what} needs calibration data that reach every layer, {path} was given none")
-        if rule.method == "gptq" and statistics[path].products is None:
-            raise ValueError(f"gptq needs products of inputs, observe(…, products=True), {path} has none")
-        return kernel
-
-    map_kernels(check, model)
+    if not isinstance(kernel, jax.Array | jax.ShapeDtypeStruct):
+        raise ValueError(f"a model is quantized once, {path} is a {type(kernel).__name__} already")
+    if axes.table:
+        if rule.group is not None and kernel.shape[1] % rule.group:
+            raise ValueError(f"{path}: groups must divide the columns, got group={rule.group} for {kernel.shape[1]}")
+        return
+    try:
+        group_tiles(kernel.shape, axes.layers, axes.inputs, rule.group)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if rule.calibrated and found is None:
+        what = "gptq" if rule.method == "gptq" else f"ranges={rule.ranges!r}"
+        raise ValueError(f"{what} needs calibration data that reach every layer, {path} was given none")
+    if rule.method == "gptq" and found.products is None:
+        raise ValueError(f"gptq needs products of inputs, observe(…, products=True), {path} has none")
 
 
 def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flax_transformer.compress.kernel import WrappedKernel, linear_kernels, map_kernels
+from flax_transformer.compress.kernel import WrappedKernel, kernels_of, linear_kernels, map_kernels
 from flax_transformer.nn.linear import flat_dot_general
 
 BINS = 1024
@@ -118,8 +118,7 @@ def observe(
         shapes = {"count": (), "magnitude": (size,), "largest": (BINS,), "products": (size, size) if products else None}
         return Statistics(**{k: None if v is None else jnp.zeros((*lead, *v)) for k, v in shapes.items()})
 
-    kernels: dict[str, Any] = {}
-    map_kernels(lambda path, kernel: kernels.setdefault(path, kernel), model)
+    kernels = kernels_of(model)
     zeros = {path: nothing(path, kernels[path]) for path in axes}
 
     @jax.jit

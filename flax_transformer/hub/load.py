@@ -115,12 +115,7 @@ def load(
     fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored, quantization = open_tensors(folder), fields.get("quantization_config")
-    if quantization is not None:
-        with _named(folder / CONFIG):
-            found, stored = read_quantized(quantization, stored)
-        named = fields.get("dtype", fields.get("torch_dtype"))
-        stored = {**stored, **whole(found, dtype or (named if named in DTYPES.values() else "float32"))}
+    stored = _read_whole(fields, open_tensors(folder), folder, dtype)
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
@@ -131,17 +126,29 @@ def load(
     entries = resolve(family.rows(architecture), model)
     _check_depth(entries, stored, folder)
     tensors, differences = _matched(stored, entries, family, architecture, lenient)
-    tensors = tensors if quantization is None else turned(entries, tensors)
+    tensors = turned(entries, tensors)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
-    fill = load_model if quantization is None or dtype is not None else load_quantized
+    fill = load_quantized if dtype is None else load_model
     model = fill(model, entries, tensors, mesh, lambda: config.build(nnx.Rngs(lenient.seed)))
-    if quantization is not None and not quantized_kernels(model):
+    if fields.get("quantization_config") is not None and not quantized_kernels(model):
         fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
     generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
     return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
+
+
+def _read_whole(
+    fields: Fields, stored: dict[str, StoredTensor], folder: Path, dtype: str | None
+) -> dict[str, StoredTensor]:
+    """Return tensors of which quantized weights read as whole ones; they keep what they are in the file."""
+    if (quantization := fields.get("quantization_config")) is None:
+        return stored
+    with _named(folder / CONFIG):
+        found, stored = read_quantized(quantization, stored)
+    named = fields.get("dtype", fields.get("torch_dtype"))
+    return {**stored, **whole(found, dtype or (named if named in DTYPES.values() else "float32"))}
 
 
 def _as_it_is(folder: Path, lenient: Lenient | None) -> Path:

@@ -54,6 +54,10 @@ class SparsityConfig:
         """Whether it changes anything."""
         return bool(self.share or self.block or self.keep)
 
+    def end_of(self, steps: int) -> int:
+        """Return the step by which all values are zero, of a run of some steps."""
+        return 3 * steps // 4 if self.end is None else self.end
+
 
 def check_share(share: float, block: tuple[int, int] | None) -> None:
     """Check that there is one rule of what becomes zero, and that it leaves something; raise ValueError if not."""
@@ -93,7 +97,7 @@ def largest(
 
 def share_at(config: SparsityConfig, step: Array, steps: int) -> Float[Array, ""]:
     """Return the share of zeros of a step."""
-    end = 3 * steps // 4 if config.end is None else config.end
+    end = config.end_of(steps)
     left = 1 - jnp.clip((step - config.begin) / max(end - config.begin, 1), 0, 1)
     return config.share * (1 - left**3)
 
@@ -122,7 +126,7 @@ def sparsify(config: SparsityConfig, steps: int) -> optax.GradientTransformation
 
             if not config.share and config.block is None:
                 return held
-            end = 3 * steps // 4 if config.end is None else config.end
+            end = config.end_of(steps)
             now = (count >= config.begin) & ((count - config.begin) % config.every == 0) & (count <= end)
             now |= count == end
             pruned = jax.lax.cond(now, prune, lambda: held)

@@ -72,13 +72,7 @@ def _gradients(
     def counts_of(rows: Any, k: jax.Array) -> list[jax.Array]:
         return [each.count for each in sums(model, rows, k, carried, None)[1][0]["loss"]]
 
-    def split(leaf: jax.Array) -> jax.Array:
-        if leaf.shape[0] % accumulate:
-            raise ValueError(f"accumulation must divide the batch, got {leaf.shape[0]} rows in {accumulate} parts")
-        # Every part takes rows from all over the batch, so that a split batch stays split in each.
-        return leaf.reshape(-1, accumulate, *leaf.shape[1:]).swapaxes(0, 1)
-
-    parts = jax.tree.map(split, batch)
+    parts = jax.tree.map(partial(_split, accumulate), batch)
     keys = jax.random.split(key, accumulate)
     one = jax.tree.map(lambda leaf: leaf[0], parts)
     zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: part(one, key, carried)[0]))
@@ -94,6 +88,13 @@ def _gradients(
         return (jax.tree.map(jnp.add, total, more), carried), None
 
     return jax.lax.scan(add, (zero, carried), (parts, keys))[0]
+
+
+def _split(parts: int, leaf: jax.Array) -> jax.Array:
+    """Return equal parts of a batch; each takes rows from all over it, so that a split batch stays split in each."""
+    if leaf.shape[0] % parts:
+        raise ValueError(f"accumulation must divide the batch, got {leaf.shape[0]} rows in {parts} parts")
+    return leaf.reshape(-1, parts, *leaf.shape[1:]).swapaxes(0, 1)
 
 
 def _of_whole_numbers(gradient: Any, param: jax.Array) -> Any:

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.compress import Pruning, Quantization, prune_model, quantize_model
-from flax_transformer.compress.kernel import linear_kernels, map_kernels
+from flax_transformer.compress.kernel import kernels_of, linear_kernels
 from flax_transformer.compress.prune import zero_share
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_fields
@@ -19,8 +19,7 @@ def model():
 
 
 def kernels(model):
-    found = {}
-    map_kernels(lambda path, kernel: found.setdefault(path, kernel), model)
+    found = kernels_of(model)
     return {path: np.asarray(found[path]) for path in linear_kernels(model)}
 
 
@@ -67,7 +66,6 @@ def test_kernels_are_pruned_before_they_are_quantized(model):
     with pytest.raises(ValueError, match=r"are pruned before they are quantized, .* is a Quantized"):
         prune_model(quantize_model(model, Quantization()), Pruning(share=0.5))
     both = quantize_model(prune_model(model, Pruning(share=0.5)), Quantization())
-    found = {}
-    map_kernels(lambda path, kernel: found.setdefault(path, kernel), both)
+    found = kernels_of(both)
     for path in linear_kernels(model):
         assert (np.asarray(found[path].values) == 0).mean() >= 0.5

@@ -8,7 +8,7 @@ from flax import nnx
 
 from flax_transformer.compress import Quantization, Quantized, observe, quantize_model
 from flax_transformer.compress.gptq import gptq
-from flax_transformer.compress.kernel import linear_kernels, map_kernels, token_tables
+from flax_transformer.compress.kernel import kernels_of, linear_kernels, token_tables
 from flax_transformer.compress.statistics import BINS, bin_edges, input_range, statistics_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn.linear import Linear
@@ -25,12 +25,6 @@ def model():
 
 def run(model, tokens):
     return model(tokens)
-
-
-def kernels(model):
-    found = {}
-    map_kernels(lambda path, kernel: found.setdefault(path, kernel), model)
-    return found
 
 
 def test_sums_of_all_layers_come_out_of_a_scan(model):
@@ -106,7 +100,7 @@ def test_gptq_is_nearer_than_rounding_and_mse_nearer_than_the_largest(model):
         for method in ("round", "mse", "gptq")
     }
     assert errors["gptq"] < 0.8 * errors["round"]
-    kernel = kernels(model)["trunk.blocks.feedforward.up.kernel"]
+    kernel = kernels_of(model)["trunk.blocks.feedforward.up.kernel"]
     layer = Linear(128, 512, rngs=nnx.Rngs(0))
     layer.kernel[...] = kernel[0]
 
@@ -136,7 +130,7 @@ def test_gptq_is_that_of_qwix(inputs, group):
 
 def test_the_first_rule_that_takes_a_kernel_counts(model):
     rules = Quantization(weights="int4", group=32, pattern="feedforward"), Quantization()
-    found = kernels(quantize_model(model, rules))
+    found = kernels_of(quantize_model(model, rules))
     assert {path: each.kind for path, each in found.items() if isinstance(each, Quantized)} == {
         path: "int4" if "feedforward" in path else "int8" for path in linear_kernels(model)
     }

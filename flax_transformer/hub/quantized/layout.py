@@ -25,6 +25,11 @@ def is_turned(entry: Entry) -> bool:
     return isinstance(entry.row.layout, Matrix) and not entry.row.layout.transposed
 
 
+def turn(entry: Entry, matrix: np.ndarray) -> np.ndarray:
+    """Turn a matrix [O, I] as the whole one of a row lies, or back."""
+    return matrix.T if is_turned(entry) else matrix
+
+
 def matrix_size(entry: Entry) -> tuple[int, int]:
     """Return O and I."""
     rows, columns = entry.shape
@@ -33,13 +38,12 @@ def matrix_size(entry: Entry) -> tuple[int, int]:
 
 def split(entry: Entry, matrix: np.ndarray) -> list[np.ndarray]:
     """Cut a matrix into the parameters of one layer."""
-    return entry.row.layout.split(matrix.T if is_turned(entry) else matrix, entry.shapes)
+    return entry.row.layout.split(turn(entry, matrix), entry.shapes)
 
 
 def join(entry: Entry, parts: list[np.ndarray]) -> np.ndarray:
     """Join the parameters of one layer into a matrix."""
-    joined = entry.row.layout.join(parts)
-    return joined.T if is_turned(entry) else joined
+    return turn(entry, entry.row.layout.join(parts))
 
 
 def once(entry: Entry, part: np.ndarray, group: int | None) -> np.ndarray:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from flax_transformer.compress.kernel import map_kernels
+from flax_transformer.compress.kernel import kernels_of, map_kernels
 from flax_transformer.hub.file import Tensor
-from flax_transformer.hub.quantized.layout import is_matrix, is_turned, once, split
+from flax_transformer.hub.quantized.layout import is_matrix, is_turned, once, split, turn
 from flax_transformer.hub.quantized.weight import StoredWeight, spread
 from flax_transformer.hub.weights import Entry, load_model
 from flax_transformer.nn.quantized import Quantized
@@ -114,12 +114,8 @@ def _held(weight: StoredWeight) -> str:
     return "float8_e4m3fn" if weight.kind.startswith("float") else "int8"
 
 
-def _by_table(entry: Entry, matrix: np.ndarray) -> np.ndarray:
-    return matrix.T if is_turned(entry) else matrix
-
-
 def _values(entry: Entry, tensor: QuantizedTensor) -> Tensor:
-    return Tensor(tensor.shape, _held(tensor.weight), lambda: _by_table(entry, tensor.weight.values()))
+    return Tensor(tensor.shape, _held(tensor.weight), lambda: turn(entry, tensor.weight.values()))
 
 
 def _scales(entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, np.ndarray | None]]:
@@ -160,9 +156,7 @@ def plain(model: Any) -> Any:
 
 def quantized_kernels(model: Any) -> dict[str, Quantized]:
     """Return the kernels of few bits that a model has, by path."""
-    found: dict[str, Quantized] = {}
-    map_kernels(lambda path, kernel: found.setdefault(path, kernel) if isinstance(kernel, Quantized) else kernel, model)
-    return found
+    return {path: kernel for path, kernel in kernels_of(model).items() if isinstance(kernel, Quantized)}
 
 
 def dequantize_model(model: Any, dtype: Any = None) -> Any:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.hub.file import Tensor
@@ -47,8 +46,8 @@ def _tensor(stored: Stored, name: str, *, rank: int | None = None) -> Tensor:
     return tensor
 
 
-def _float(tensor: Tensor) -> Callable[[], np.ndarray]:
-    return lambda: np.asarray(tensor.read()).astype(np.float32)
+def _float(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Callable[[], np.ndarray]:
+    return lambda: np.asarray(tensor.read()).astype(np.float32).reshape(tensor.shape if shape is None else shape)
 
 
 def _check_groups(name: str, shape: tuple[int, ...], inputs: int, group: int | None) -> None:
@@ -120,14 +119,10 @@ def _compressed(layer: str, group: Mapping[str, Any], stored: Stored) -> tuple[S
         zero = _zeros(stored, f"{layer}.weight_zero_point", bits, (rows, shape[1]))
     static = stored.get(f"{layer}.input_scale") if inputs and not inputs.get("dynamic") else None
     return StoredWeight(
-        (rows, columns), f"int{bits}" if weights["type"] == "int" else "float8_e4m3fn", values, _shaped(scale, shape),
+        (rows, columns), f"int{bits}" if weights["type"] == "int" else "float8_e4m3fn", values, _float(scale, shape),
         zero, activations={"int": "int8", "float": "float8_e4m3fn"}[inputs["type"]] if inputs else None,
         input_scale=None if static is None else _float(static), scale_width=shape[1],
     ), names  # fmt: skip
-
-
-def _shaped(tensor: Tensor, shape: tuple[int, int]) -> Callable[[], np.ndarray]:
-    return lambda: np.asarray(tensor.read()).astype(np.float32).reshape(shape)
 
 
 def _signed(packed: Tensor, bits: int, columns: int) -> Callable[[], np.ndarray]:
@@ -284,11 +279,3 @@ METHODS: dict[str, Callable[[dict[str, Any], Stored], tuple[Found, set[str]]]] =
     "bitsandbytes": _bitsandbytes,
 }  # fmt: skip
 """By `quant_method`."""
-
-
-def dequantized(found: Found, dtype: str) -> dict[str, Tensor]:
-    """Return tensors that read as whole matrices."""
-    return {
-        name: Tensor(weight.shape, dtype, lambda weight=weight: weight.dequantized().astype(jnp.dtype(dtype)))
-        for name, weight in found.items()
-    }

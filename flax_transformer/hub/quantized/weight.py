@@ -43,9 +43,11 @@ class StoredWeight:
         return (self.scale_width < self.shape[1] or self.scale_width == 1) and self.table is None
 
 
-def spread(scale: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Repeat what groups share, so that it is [O, I]."""
-    return np.repeat(np.broadcast_to(scale, (shape[0], scale.shape[1])), shape[1] // scale.shape[1], axis=1)
+def spread(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Repeat what groups share, so that it has the shape of the values."""
+    for axis, size in enumerate(shape):
+        part = np.repeat(part, size // part.shape[axis], axis=axis)
+    return part
 
 
 def unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:

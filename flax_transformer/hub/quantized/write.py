@@ -12,7 +12,7 @@ import numpy as np
 
 from flax_transformer.hub.quantized.layout import group_count, is_matrix, join, matrix_size
 from flax_transformer.hub.quantized.model import layer
-from flax_transformer.hub.quantized.weight import pack
+from flax_transformer.hub.quantized.weight import pack, spread
 from flax_transformer.hub.table import Matrix
 from flax_transformer.hub.weights import Entry
 from flax_transformer.nn.quantized import BITS, Quantized
@@ -88,7 +88,7 @@ def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], nam
         return join(entry, [_plain(each.values) for each in ones()])
 
     def shared(part: str) -> np.ndarray:
-        pieces = [_spread(_plain(getattr(each, part)), each.shape) for each in ones()]
+        pieces = [spread(_plain(getattr(each, part)), each.shape) for each in ones()]
         return join(entry, pieces)[:, :: columns // groups]
 
     found: Parts = {
@@ -122,12 +122,6 @@ def is_packed(kind: str, activations: str | None) -> bool:
 def _plain(values: np.ndarray) -> np.ndarray:
     """Return values in a type that takes them one byte each."""
     return values.astype(np.int8) if values.dtype == jnp.int4 else values
-
-
-def _spread(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    for axis, size in enumerate(shape):
-        part = np.repeat(part, size // part.shape[axis], axis=axis)
-    return part
 
 
 def _config(linear: dict[Scheme, list[str]], tables: dict[Scheme, list[str]], ignored: list[str]) -> dict[str, Any]:
