@@ -86,20 +86,16 @@ def compress(
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.compression import narrow_checkpoint, quantize_checkpoint
 
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise ValueError(f"the output must be a new or empty folder, got {output}")
     rule, pruning = _rules(how, zeros)
-    if rule.calibrated and calibrate is None:
-        raise ValueError(f"method {how.method} with ranges {how.ranges} needs --calibrate FILE, got none")
-    if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
-        raise FileNotFoundError(f"there is no file or folder {missing[0]}")
+    _check_paths(output, rule, calibrate, data)
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
     calls = _calls(pretrained, rule, calibrate or data, rows)
-    narrow = pretrained
+    pruned = pretrained
     if zeros.neurons:
-        narrow = narrow_checkpoint(pretrained, zeros.neurons, calls if calibrate else (), tell)
-    pruned = replace(narrow, model=prune_model(narrow.model, pruning)) if pruning.changes else narrow
+        pruned = narrow_checkpoint(pruned, zeros.neurons, calls if calibrate else (), tell)
+    if pruning.changes:
+        pruned = replace(pruned, model=prune_model(pruned.model, pruning))
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
@@ -130,6 +126,15 @@ def _rules(how: Weights, zeros: Zeros) -> tuple[Any, Any]:
     if rule.weights is None and not pruning.changes and not zeros.neurons:
         raise ValueError("nothing becomes smaller: give --weights, --prune, --block or --neurons")
     return rule, pruning
+
+
+def _check_paths(output: Path, rule: Any, calibrate: Path | None, data: Path | None) -> None:
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise ValueError(f"the output must be a new or empty folder, got {output}")
+    if rule.calibrated and calibrate is None:
+        raise ValueError(f"method {rule.method} with ranges {rule.ranges} needs --calibrate FILE, got none")
+    if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
+        raise FileNotFoundError(f"there is no file or folder {missing[0]}")
 
 
 def _calls(pretrained: Any, rule: Any, source: Path | None, rows: int) -> list[dict[str, Any]]:

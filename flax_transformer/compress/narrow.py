@@ -4,7 +4,6 @@ Axes: L layers, D model width, F neurons.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.compress.kernel import modules_of
 from flax_transformer.compress.statistics import Statistics
+from flax_transformer.nn.config import map_configs
 from flax_transformer.nn.experts import Experts
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.parallel import path_name
@@ -82,12 +82,8 @@ def _importance(layer: FeedForward, found: Statistics | None) -> Float[Array, "*
 
 def _narrowed(config: Any, share: float) -> Any:
     """Return a config whose feed-forward layers are narrower."""
-    if type(config) is FeedForwardConfig:
-        return replace(config, inner=neurons_left(config.inner, share))
-    if isinstance(config, tuple) and not hasattr(config, "_fields"):
-        return tuple(_narrowed(each, share) for each in config)
-    if not is_dataclass(config) or isinstance(config, type):
-        return config
-    changes = {each.name: _narrowed(getattr(config, each.name), share) for each in fields(config) if each.init}
-    same = all(changes[name] is getattr(config, name) for name in changes)
-    return config if same else replace(config, **changes)
+
+    def narrower(each: Any) -> dict[str, int]:
+        return {"inner": neurons_left(each.inner, share)} if type(each) is FeedForwardConfig else {}
+
+    return map_configs(narrower, config)

@@ -126,7 +126,6 @@ def load(
     entries = resolve(family.rows(architecture), model)
     _check_depth(entries, stored, folder)
     tensors, differences = _matched(stored, entries, family, architecture, lenient)
-    tensors = turned(entries, tensors)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
@@ -336,7 +335,7 @@ def _matched(
             tensors[original] = tensor
         elif not same_tensor(tensor, tensors[original]):
             differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
-    return {name: tensor for name, tensor in tensors.items() if name not in counters}, differences
+    return turned(entries, {name: tensor for name, tensor in tensors.items() if name not in counters}), differences
 
 
 def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """What configs have in common: frozen values, hashable, validated at the door."""
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from numbers import Integral, Real
@@ -117,7 +117,7 @@ def with_fields(config: Any, **changes: Any) -> Any:
         if name not in known:
             near = difflib.get_close_matches(name, known) or sorted(known)
             raise ValueError(f"{type(config).__name__} has no field {name}, at any depth; nearest: {', '.join(near)}")
-    return _changed(config, changes)
+    return map_configs(lambda _: changes, config)
 
 
 def shared_fields(kind: type, config: Any) -> dict[str, Any]:
@@ -145,13 +145,18 @@ def field_names(config: Any) -> set[str]:
     return {field.name for each in configs_in(config) for field in fields(each)}
 
 
-def _changed(config: Any, changes: dict[str, Any]) -> Any:
+def map_configs(change: Callable[[Any], Mapping[str, Any]], config: Any) -> Any:
+    """Return a config with other fields in it and in the configs in it.
+
+    Args:
+      change: from a config to those of its fields that are other, by name; what is in the rest is gone through.
+    """
     if isinstance(config, tuple):
-        return tuple(_changed(part, changes) for part in config)
+        return tuple(map_configs(change, part) for part in config)
     if not _is_config(config):
         return config
-    names = [field.name for field in fields(config) if field.init]
-    return replace(config, **{n: changes[n] if n in changes else _changed(getattr(config, n), changes) for n in names})
+    new, names = change(config), [field.name for field in fields(config) if field.init]
+    return replace(config, **{n: new[n] if n in new else map_configs(change, getattr(config, n)) for n in names})
 
 
 def _is_config(value: Any) -> bool:

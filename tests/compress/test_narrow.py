@@ -70,7 +70,9 @@ def test_what_cannot_be_is_refused(model):
             narrow_model(model, share)
     with pytest.raises(ValueError, match="neurons are of feed-forward layers, a Classifier has none"):
         narrow_model(hub.load(GOLDEN / "resnet").model, 0.5)
-    with pytest.raises(ValueError, match="width of a feed-forward layer must be a field of its config, that of backbone"):
+    with pytest.raises(
+        ValueError, match="width of a feed-forward layer must be a field of its config, that of backbone"
+    ):
         narrow_model(hub.load(GOLDEN / "convnext").model, 0.5)
     assert neurons_left(3, 0.99) == 1
 
