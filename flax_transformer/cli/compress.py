@@ -75,27 +75,20 @@ def compress(
       split: Of that folder.
       revision: Branch, tag or commit of a hub id.
     """
-    from dataclasses import replace
-
     from flax_transformer import hub
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.compress import prune_model
     from flax_transformer.compress.prune import zero_share
     from flax_transformer.listing import short_path
     from flax_transformer.report.compression import write_compression
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.compression import narrow_checkpoint, quantize_checkpoint
+    from flax_transformer.task.compression import quantize_checkpoint
 
     rule, pruning = _rules(how, zeros)
     _check_paths(output, rule, calibrate, data)
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
     calls = _calls(pretrained, rule, calibrate or data, rows)
-    pruned = pretrained
-    if zeros.neurons:
-        pruned = narrow_checkpoint(pruned, zeros.neurons, calls if calibrate else (), tell)
-    if pruning.changes:
-        pruned = replace(pruned, model=prune_model(pruned.model, pruning))
+    pruned = _pruned(pretrained, zeros.neurons, pruning, calls if calibrate else [])
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
@@ -145,6 +138,18 @@ def _calls(pretrained: Any, rule: Any, source: Path | None, rows: int) -> list[d
         return []
     trained = source.is_dir() and any(each.stem == "train" for each in source.iterdir())
     return calibration(pretrained, source, rows=rows, split="train" if trained else None)
+
+
+def _pruned(pretrained: Any, neurons: float, pruning: Any, calls: list[dict[str, Any]]) -> Any:
+    """Return a checkpoint with fewer neurons, and zeros in what is left."""
+    from dataclasses import replace
+
+    from flax_transformer.compress import prune_model
+    from flax_transformer.task.compression import narrow_checkpoint
+
+    if neurons:
+        pretrained = narrow_checkpoint(pretrained, neurons, calls, tell)
+    return replace(pretrained, model=prune_model(pretrained.model, pruning)) if pruning.changes else pretrained
 
 
 def _compared(before: Any, after: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:

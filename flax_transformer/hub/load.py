@@ -119,8 +119,7 @@ def load(
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
-    config = with_precision(config, compute=number, params=number)
-    config = with_fields(config, **lenient.model) if lenient.model else config
+    config = with_fields(with_precision(config, compute=number, params=number), **lenient.model)
     with _named(folder / CONFIG):
         model = abstract(config)
     entries = resolve(family.rows(architecture), model)
