@@ -19,8 +19,9 @@ class Weights:
     """What kernels are rounded to, if at all."""
     group: int | None = None
     """Inputs that share a scale; by default all of an output's, and of int4 64."""
-    method: Literal["round", "mse", "gptq"] = "round"
-    """How values are chosen: the nearest, with the range of the least squared error, or by GPTQ with --calibrate."""
+    method: Literal["round", "mse", "gptq", "awq", "smoothquant"] = "round"
+    """How values are chosen: the nearest, with the range of the least squared error, or with --calibrate by GPTQ, AWQ
+    or SmoothQuant."""
     activations: Literal["int8", "float8_e4m3fn"] | None = None
     """What the inputs of products are rounded to; not at all by default."""
     ranges: Literal["dynamic", "absmax", "percentile", "mse"] = "dynamic"

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
+from flax_transformer.compress.input_scale import awq_scales, scale_inputs, smooth_scales
 from flax_transformer.compress.kernel import KernelAxes, kernels_of, linear_kernels, map_kernels, token_tables
 from flax_transformer.compress.statistics import Statistics, input_range
 from flax_transformer.frozen import frozen
@@ -43,9 +45,11 @@ class Quantization:
     """What kernels are rounded to; None: they stay whole, whatever later rules say."""
     group: int | None = None
     """Inputs that share a scale, consecutive ones of an output; None: all of an output's."""
-    method: Literal["round", "mse", "gptq"] = "round"
+    method: Literal["round", "mse", "gptq", "awq", "smoothquant"] = "round"
     """How values are chosen: the nearest, with the largest value as the end of the range or with that of the least
-    squared error; or by GPTQ, which makes up for the error of one input by those after it, and needs calibration."""
+    squared error; by GPTQ, which makes up for the error of one input by those after it; or the nearest of kernels whose
+    inputs are scaled, where what is before them can be divided by these scales: for the least error by AWQ, for inputs
+    of less range by SmoothQuant. The last three need calibration."""
     activations: Literal["int8", "float8_e4m3fn"] | None = None
     """What the inputs of products are rounded to; None: they are not."""
     ranges: Literal["dynamic", "absmax", "percentile", "mse"] = "dynamic"
@@ -71,6 +75,10 @@ class Quantization:
             raise ValueError(f"ranges={self.ranges!r} are of activations, which are not quantized")
         if self.method == "gptq" and not self.weights.startswith("int"):
             raise ValueError(f"gptq rounds to int8 or int4, got weights={self.weights!r}")
+        if self.method == "smoothquant" and self.activations is None:
+            raise ValueError("smoothquant is for inputs that are rounded: activations must be given, got None")
+        if self.scaled and self.ranges not in ("dynamic", "absmax"):
+            raise ValueError(f"ranges of scaled inputs must be dynamic or absmax, got {self.ranges!r}")
         if self.activations is not None and self.weights == "nf4":
             raise ValueError("nf4 is a table of values, which are multiplied as floats: activations must be None")
         if not 0 < self.percentile <= 100:
@@ -80,7 +88,17 @@ class Quantization:
     @property
     def calibrated(self) -> bool:
         """Whether it needs to know what layers are given."""
-        return self.method == "gptq" or self.ranges != "dynamic"
+        return self.products or self.scaled or self.ranges != "dynamic"
+
+    @property
+    def products(self) -> bool:
+        """Whether it needs to know the products of every two inputs."""
+        return self.method in ("gptq", "awq")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it scales inputs."""
+        return self.method in ("awq", "smoothquant")
 
     def takes(self, path: str) -> bool:
         """Return whether it is of the kernel or table of a path."""
@@ -123,12 +141,43 @@ def quantize_model(
     for path, rule in chosen.items():
         _check(path, kernels[path], axes[path], rule, (statistics or {}).get(path))
 
+    if any(rule.scaled for rule in chosen.values()):
+        model, statistics = _scaled(model, chosen, statistics or {})
+
     def change(path: str, kernel: Any) -> Any:
         if path not in chosen:
             return kernel
         return _quantized(kernel, axes[path], chosen[path], (statistics or {}).get(path))
 
     return map_kernels(change, model)
+
+
+def _scaled(
+    model: Any, chosen: Mapping[str, Quantization], statistics: Mapping[str, Statistics]
+) -> tuple[Any, Mapping[str, Statistics]]:
+    """Scale the inputs of the kernels whose rule says so, all kernels of one input alike."""
+    found = []
+
+    def find(kernels: Mapping[str, Array], known: Statistics) -> Array | None:
+        rules = {path: chosen[path] for path in kernels if path in chosen and chosen[path].scaled}
+        if not rules:
+            return None
+        found.extend(rules)
+        rule = next(iter(rules.values()))
+        side = jnp.concatenate([kernels[path] for path in rules], axis=-1)
+        return (
+            smooth_scales(side, known)
+            if rule.method == "smoothquant"
+            else awq_scales(side, known, rule.weights, rule.group)
+        )
+
+    model, statistics = scale_inputs(model, statistics, find)
+    if not found:
+        raise ValueError(
+            "awq and smoothquant scale what a norm or a linear layer before a kernel writes, and there is none before "
+            f"{listed(path for path, rule in chosen.items() if rule.scaled)}"
+        )
+    return model, statistics
 
 
 def _check(path: str, kernel: Any, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> None:
@@ -144,10 +193,10 @@ def _check(path: str, kernel: Any, axes: KernelAxes, rule: Quantization, found: 
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if rule.calibrated and found is None:
-        what = "gptq" if rule.method == "gptq" else f"ranges={rule.ranges!r}"
+        what = rule.method if rule.products or rule.scaled else f"ranges={rule.ranges!r}"
         raise ValueError(f"{what} needs calibration data that reach every layer, {path} was given none")
-    if rule.method == "gptq" and found.products is None:
-        raise ValueError(f"gptq needs products of inputs, observe(…, products=True), {path} has none")
+    if rule.products and found.products is None:
+        raise ValueError(f"{rule.method} needs products of inputs, observe(…, products=True), {path} has none")
 
 
 def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:
@@ -159,7 +208,10 @@ def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Stati
     if rule.ranges == "dynamic":
         return replace(made, activations=rule.activations)
     bits = BITS[rule.activations]
-    largest = input_range(found, rule.ranges, bits=bits, percentile=rule.percentile)
+    if rule.scaled:
+        largest = np.asarray(found.peak.max(-1))
+    else:
+        largest = input_range(found, rule.ranges, bits=bits, percentile=rule.percentile)
     most = 127.0 if rule.activations == "int8" else float(jnp.finfo(rule.activations).max)
     return replace(made, activations=rule.activations, input_scale=jnp.asarray(largest / most, jnp.float32))
 
@@ -168,7 +220,7 @@ def _rounded(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statist
     how = {"layers": axes.layers, "inputs": axes.inputs, "group": rule.group}
     if rule.method == "gptq":
         return _by_gptq(kernel, axes, rule, found.products)
-    if rule.method == "round":
+    if rule.method == "round" or rule.scaled:
         return jax.jit(partial(quantize, kind=rule.weights, **how))(kernel)
     tries = [jax.jit(partial(quantize, kind=rule.weights, clip=clip, **how))(kernel) for clip in RANGES]
     errors = jnp.stack([_error(kernel, each, axes) for each in tries])

@@ -6,7 +6,7 @@ A kernel that observes passes its inputs on, and its sums as the gradient of sum
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -33,6 +33,9 @@ class Statistics:
     """Of the absolute values of each input, [*layers, I]."""
     largest: Any
     """How many absolute values are in each bin of `bin_edges`, [*layers, H]."""
+    peak: Any
+    """The largest absolute value of each input, [*layers, I]; of a layer that a call uses several times, the sum of
+    each use's."""
     products: Any = None
     """Of the products of every two inputs, [*layers, I, I]: half the second derivative of the squared error."""
 
@@ -82,6 +85,7 @@ def statistics_of(x: Float[Array, "R I"], *, products: bool = False) -> Statisti
         count=jnp.float32(x.shape[0]),
         magnitude=size.sum(0),
         largest=jnp.zeros(BINS).at[bins.reshape(-1)].add(1.0),
+        peak=size.max(0, initial=0.0),
         products=x.T @ x if products else None,
     )
 
@@ -115,7 +119,8 @@ def observe(
     def nothing(path: str, kernel: Any) -> Statistics:
         layers, inputs = axes[path].layers, axes[path].inputs
         lead, size = kernel.shape[:layers], math.prod(kernel.shape[layers : layers + inputs])
-        shapes = {"count": (), "magnitude": (size,), "largest": (BINS,), "products": (size, size) if products else None}
+        shapes = {"count": (), "magnitude": (size,), "largest": (BINS,), "peak": (size,)}
+        shapes["products"] = (size, size) if products else None
         return Statistics(**{k: None if v is None else jnp.zeros((*lead, *v)) for k, v in shapes.items()})
 
     kernels = kernels_of(model)
@@ -133,10 +138,15 @@ def observe(
     sums = None
     for batch in batches:
         found = gradient(model, zeros, batch)
-        sums = found if sums is None else jax.tree.map(jnp.add, sums, found)
+        sums = found if sums is None else {path: _joined(each, found[path]) for path, each in sums.items()}
     if sums is None:
         raise ValueError("calibration needs at least one batch, got none")
     return {path: each for path, each in sums.items() if float(each.count.max()) > 0}
+
+
+def _joined(one: Statistics, other: Statistics) -> Statistics:
+    """Return the statistics of two batches."""
+    return replace(jax.tree.map(jnp.add, one, other), peak=jnp.maximum(one.peak, other.peak))
 
 
 def input_range(found: Statistics, method: str, *, bits: int = 8, percentile: float = 99.99) -> Float[np.ndarray, "*L"]:

@@ -39,10 +39,31 @@ def capture(f: Callable, name: str) -> Callable:
     """
 
     def g(*args):
-        closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
-        if name not in (marked := dict.fromkeys(_marked(closed.jaxpr))):
+        result, values = capture_all(f, name.__eq__)(*args)
+        if name not in values:
+            marked = marks(f, *args)
             raise ValueError(f"capture needs a name of what f marks: {', '.join(marked) or 'nothing'}; got {name!r}")
-        found, values = _evaluate(*_open(closed), jax.tree.leaves(args), name)
+        return result, values[name]
+
+    return g
+
+
+def capture_all(f: Callable, chosen: Callable[[str], bool]) -> Callable:
+    """Make g with `g(*args) = (f(*args), {name: values})` as `capture` does, for all names that are chosen.
+
+    Raises:
+      ValueError: by g, when a mark is where it may run any number of times.
+
+    >>> import jax.numpy as jnp
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> f = lambda x: checkpoint_name(checkpoint_name(x + 1, "more") / 2, "half")
+    >>> capture_all(f, lambda name: True)(jnp.float32(1))[1]
+    {'more': [Array(2., dtype=float32)], 'half': [Array(1., dtype=float32)]}
+    """
+
+    def g(*args):
+        closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+        found, values = _evaluate(*_open(closed), jax.tree.leaves(args), chosen)
         return jax.tree.unflatten(jax.tree.structure(shape), found), values
 
     return g
@@ -58,34 +79,37 @@ def marks(f: Callable, *args: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_marked(jax.make_jaxpr(f)(*args).jaxpr)))
 
 
-def _evaluate(jaxpr: Any, consts: Sequence, args: Sequence, name: str) -> tuple[list, list]:
-    """Run a jaxpr; give its results and the values marked."""
+def _evaluate(jaxpr: Any, consts: Sequence, args: Sequence, chosen: Callable) -> tuple[list, dict[str, list]]:
+    """Run a jaxpr; return its results and the values marked."""
     env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    values: list = []
+    values: dict[str, list] = {}
     for eqn in jaxpr.eqns:
         inputs = [_read(env, atom) for atom in eqn.invars]
-        outputs, inside = _apply(jaxpr, eqn, inputs, name)
-        values += inside
+        outputs, inside = _apply(jaxpr, eqn, inputs, chosen)
+        for name, found in inside.items():
+            values[name] = values.get(name, []) + found
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [_read(env, atom) for atom in jaxpr.outvars], values
 
 
-def _apply(jaxpr: Any, eqn: Any, inputs: list, name: str) -> tuple[list, list]:
+def _apply(jaxpr: Any, eqn: Any, inputs: list, chosen: Callable) -> tuple[list, dict[str, list]]:
     kind = eqn.primitive.name
-    if kind == "name" and eqn.params["name"] == name:
-        return inputs, inputs
-    inner = [part for part in core.jaxprs_in_params(eqn.params) if name in _marked(part)]
+    if kind == "name" and chosen(eqn.params["name"]):
+        return inputs, {eqn.params["name"]: inputs}
+    inner = [name for part in core.jaxprs_in_params(eqn.params) for name in _marked(part) if chosen(name)]
     if not inner:
-        return _bind(jaxpr, eqn, inputs), []
+        return _bind(jaxpr, eqn, inputs), {}
     if kind == "scan":
-        return _scan(eqn.params, inputs, name)
+        return _scan(eqn.params, inputs, chosen)
     if kind in CALLS:
         part = next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params)
-        return _evaluate(*_open(part), inputs, name)
-    raise ValueError(f"a captured value must not be inside {kind!r}, which may run any number of times, got {name!r}")
+        return _evaluate(*_open(part), inputs, chosen)
+    raise ValueError(
+        f"a captured value must not be inside {kind!r}, which may run any number of times, got {inner[0]!r}"
+    )
 
 
-def _scan(params: dict, inputs: list, name: str) -> tuple[list, list]:
+def _scan(params: dict, inputs: list, chosen: Callable) -> tuple[list, dict[str, list]]:
     """Run a scan whose body also returns what it marks."""
     if "ft_in" in params:  # jax 0.12
         consts, carry = (len(part) for part in params["ft_in"].unpack()[:2])
@@ -94,7 +118,7 @@ def _scan(params: dict, inputs: list, name: str) -> tuple[list, list]:
     fixed, start, xs = inputs[:consts], inputs[consts : consts + carry], inputs[consts + carry :]
 
     def body(state, slices):
-        outputs, inside = _evaluate(*_open(params["jaxpr"]), [*fixed, *state, *slices], name)
+        outputs, inside = _evaluate(*_open(params["jaxpr"]), [*fixed, *state, *slices], chosen)
         return outputs[:carry], (outputs[carry:], inside)
 
     options = {option: params[option] for option in ("length", "reverse", "unroll")}

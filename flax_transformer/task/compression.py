@@ -117,7 +117,7 @@ def calibrate(
             tell(f"calibration: batch {number} of {len(calls)}")
             yield call
 
-    products = any(rule.method == "gptq" for rule in needed)
+    products = any(rule.products for rule in needed)
     return observe(
         pretrained.model, run, named(), products=products, chosen=lambda path: any(rule.takes(path) for rule in needed)
     )
