@@ -27,6 +27,7 @@ from flax_transformer.nn.quantized import (
     Quantized,
     check_kind,
     group_tiles,
+    largest_value,
     quantize,
     quantize_table,
 )
@@ -212,8 +213,8 @@ def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Stati
         largest = np.asarray(found.peak.max(-1))
     else:
         largest = input_range(found, rule.ranges, bits=bits, percentile=rule.percentile)
-    most = 127.0 if rule.activations == "int8" else float(jnp.finfo(rule.activations).max)
-    return replace(made, activations=rule.activations, input_scale=jnp.asarray(largest / most, jnp.float32))
+    scale = jnp.asarray(largest / largest_value(rule.activations), jnp.float32)
+    return replace(made, activations=rule.activations, input_scale=scale)
 
 
 def _rounded(kernel: Array, axes: KernelAxes, rule: Quantization, found: Statistics | None) -> Quantized:

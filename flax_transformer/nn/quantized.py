@@ -91,7 +91,7 @@ class Quantized(StructuredKernel):
         if self.input_scale is None:
             return qwix.quantize(wide, self.activations, channelwise_axes=tuple(range(x.ndim - inputs)))
         scale = self.input_scale.astype(jnp.float32).reshape((1,) * x.ndim)
-        most = float(jnp.finfo(self.activations).max) if self.activations.startswith("float") else 127.0
+        most = largest_value(self.activations)
         values = jnp.clip(wide / scale, -most, most)
         values = values if self.activations.startswith("float") else jnp.round(values)
         return QArray(values.astype(self.activations), scale, None, jnp.dtype(self.activations))
@@ -108,6 +108,15 @@ class Quantized(StructuredKernel):
         rows = _array(self)
         x = x if self.activations is None else self.rounded(x, 1)
         return qwix.dot_general(x, rows, numbers, preferred_element_type=jnp.float32)
+
+
+def largest_value(kind: str) -> float:
+    """Return the largest value of what inputs are rounded to, one of `ACTIVATIONS`.
+
+    >>> largest_value("int8"), largest_value("float8_e4m3fn")
+    (127.0, 448.0)
+    """
+    return float(jnp.finfo(kind).max) if kind.startswith("float") else 127.0
 
 
 def _parts(kernel: Quantized) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.compress import Quantization, quantize_model
-from flax_transformer.compress.straight_through import check_trainable, rounded_in_passing
+from flax_transformer.compress.straight_through import Ranged, check_trainable, round_in_training, settle
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -29,7 +29,7 @@ from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import Spec, longest, sized
 from flax_transformer.task.start import StartConfig, load_start
-from flax_transformer.train.carry import on_model
+from flax_transformer.train.carry import Carry, carry_of, on_model
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
 from flax_transformer.train.metrics import MetricWriter
@@ -94,6 +94,25 @@ class Recipe(Experiment):
         """Whether the finished model is a checkpoint of some family."""
         return bool(self.family or self.init)
 
+    def rounded(self, objective: Any) -> Any:
+        """Return an objective of a model that is rounded in training, where this says so."""
+        if self.lora is not None or self.quantization.weights is None:
+            return objective
+        return round_in_training(objective, self.quantization)
+
+    @property
+    def carry(self) -> Carry:
+        """What training carries beside the model."""
+        return carry_of(self.rounded(self.objective))
+
+    def finished(self, model: Any) -> Any:
+        """Return what a trained model becomes: with low-rank factors in its kernels, or with kernels of few bits."""
+        if self.lora is not None or self.quantization.weights is None:
+            return _merged(model)
+        if isinstance(model, Ranged):
+            return settle(model.model, self.quantization, model.ranges)
+        return settle(model, self.quantization)
+
     def task(self, folder: RunFolder) -> Task:
         """Open the data, size the model by them, or load the checkpoint to begin with."""
         new = self.model is not None and not isinstance(self.model, StartConfig)
@@ -154,24 +173,17 @@ class _Run:
             print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)
             print(f"validation loss before: {before['loss']:.4f}", flush=True)
         elif recipe.quantization.weights is not None:
-            objective = on_model(objective, partial(rounded_in_passing, rule=recipe.quantization))
+            objective = recipe.rounded(objective)
         return Task(
             init=self.init,
             objective=objective,
             batches=self.opened.batches,
-            evaluate=lambda model, step: self.validate(self.finished(model)),
+            evaluate=lambda model, step: self.validate(recipe.finished(model)),
             finish=partial(self.finish, before),
             model=model,
             better=recipe.better,
             unit=recipe.objective.unit,
         )
-
-    def finished(self, model: Any) -> Any:
-        """Return what a trained model becomes: with low-rank factors in its kernels, or with kernels of few bits."""
-        rule = self.recipe.quantization
-        if self.recipe.lora is not None or rule.weights is None:
-            return _merged(model)
-        return quantize_model(model, rule)
 
     def validate(self, model: Any) -> dict[str, float]:
         """Measure a model on validation data."""
@@ -217,7 +229,7 @@ class _Run:
         folder, recipe = self.folder, self.recipe
         if recipe.lora is not None:
             save_lora(model.lora, folder.root / FACTORS)
-        model = self.finished(model)
+        model = recipe.finished(model)
         exported = self.export(model) if recipe.exports else None
         finished = Finished(
             model=model, pretrained=exported, opened=self.opened, objective=recipe.objective, folder=folder,

@@ -12,7 +12,7 @@ from flax_transformer.data.text import Tokenizer, load_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.task.start import start_seq2seq
 from flax_transformer.task.translator import Search, Translator
-from flax_transformer.train.carry import carry_of, new_carried
+from flax_transformer.train.carry import new_carried
 from flax_transformer.train.checkpoint import Checkpoints, average_models
 from flax_transformer.train.config import parse_object, to_json
 from flax_transformer.train.folder import PACKAGES, FolderError, RunFolder, read_experiment, rebuild
@@ -30,7 +30,7 @@ class Run:
 
     recipe: Any
     model: Any
-    """As it is evaluated, with the statistics of batch norms, say, that training carries."""
+    """As it is evaluated: with the statistics of batch norms that training carries, with kernels of few bits."""
     tokenizer: Tokenizer | None
     """None where the run reads no text."""
 
@@ -77,11 +77,14 @@ def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
         steps = checkpoints.steps()[-recipe.train.average :]
         if not steps:
             raise FolderError(f"{workdir} has no checkpoint yet")
-        if recipe.train.ema:
-            return Run(recipe, checkpoints.restore({"ema": model})[0]["ema"], tokenizer)
-        carry = carry_of(recipe.objective)
+        carry = recipe.carry
         carried = jax.eval_shape(partial(new_carried, carry), model, jax.random.key(0))
-        return Run(recipe, average_models(checkpoints, carry.trained(model), steps, carry, carried), tokenizer)
+        if recipe.train.ema:
+            average = carry.whole(carry.trained(model), carried)
+            found = checkpoints.restore({"ema": average})[0]["ema"]
+        else:
+            found = average_models(checkpoints, carry.trained(model), steps, carry, carried)
+        return Run(recipe, recipe.finished(found), tokenizer)
 
 
 def open_translator(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> tuple[Translator, Search]:
