@@ -5,14 +5,19 @@ import pytest
 from tests.fake_devices import on_eight
 
 CODE = """
+import contextlib
 import json
+import optax
 import jax, jax.numpy as jnp, numpy as np
 from flax import nnx
 from flax_transformer.compress import Quantization, observe
-from flax_transformer.compress.straight_through import rounded_in_passing
+from flax_transformer.compress.straight_through import round_in_training, rounded_in_passing
 from flax_transformer.models.text.llama import llama2_7b
 from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig, make_mesh, batch_sharding, tree_shardings
+from flax_transformer.train.carry import carry_of
+from flax_transformer.train.state import new_state, state_shardings
+from flax_transformer.train.step import jit_train_step, make_train_step
 
 config = with_fields(llama2_7b(), embed=32, heads=4, kv_heads=2, inner=64, depth=2, vocab=64, max_length=32)
 model = config.build(nnx.Rngs(0))
@@ -43,6 +48,28 @@ found["observed"] = [0.0, max(
     for path in one for a, b in zip(jax.tree.leaves((one[path].products, one[path].magnitude)),
                                     jax.tree.leaves((eight[path].products, eight[path].magnitude)), strict=True)
 )]
+
+def squares(model, batch, *, key=None):
+    return -jax.nn.log_softmax(model(batch))[..., 0].sum(), {"count": jnp.float32(batch.size)}
+
+objective = round_in_training(squares, Quantization(activations="int8", ranges="absmax"))
+optimizer, states = optax.sgd(0.1), []
+for where in (None, mesh):
+    def init(key):
+        return new_state(jax.tree.map(jnp.copy, model), optimizer, False, key, carry_of(objective))
+
+    with contextlib.nullcontext() if where is None else jax.set_mesh(where):
+        state = init(jax.random.key(0))
+        state = state if where is None else jax.device_put(state, state_shardings(state, where))
+        step = jit_train_step(make_train_step(objective, optimizer), state, where)
+        for shift in (0, 1):
+            state, _ = step(state, np.asarray((tokens + shift) % 64))
+    states.append((state.carried["range"], state.model))
+found["ranges"] = [
+    max(float(np.abs(np.asarray(a) - np.asarray(b)).max() / (np.abs(np.asarray(a)).max() + 1e-12))
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(eight), strict=True))
+    for one, eight in zip(*states, strict=True)
+]
 print(json.dumps(found))
 """
 
@@ -50,10 +77,13 @@ print(json.dumps(found))
 @pytest.mark.slow
 def test_eight_devices_are_as_one():
     found, _ = on_eight("-c", CODE)
-    assert found.keys() == {"int8", "int4", "dynamic", "observed"}
+    assert found.keys() == {"int8", "int4", "dynamic", "observed", "ranges"}
     for name in ("int4", "observed"):
         assert max(found[name]) < 1e-5
     for name in ("int8", "dynamic"):  # of so many values some lie between two, and devices may round them either way
         loss, gradient = found[name]
         assert loss < 1e-4
         assert gradient < 1e-2
+    ranges, model = found["ranges"]
+    assert ranges < 1e-2
+    assert model < 1e-2
