@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name, tree_shardings
@@ -58,6 +59,18 @@ def lay_out(pretrained):
     return (mesh := make_mesh(last)), tree_shardings(pretrained, mesh)
 
 
+def few_bits(pretrained, inputs, mesh):
+    """Return how far scores of int8 kernels on a mesh are from those on one device, and how many scales are split."""
+    small = replace(pretrained, model=doubled(quantize_model(pretrained.model, Quantization())))
+    expected, places = jax.device_get(scores(small, inputs)), tree_shardings(small, mesh)
+    with jax.set_mesh(mesh):
+        laid = jax.device_put(small, places), jax.device_put(inputs, jax.sharding.PartitionSpec())
+        found = jax.device_get(scores(*laid))
+    leaves = jax.tree_util.tree_leaves_with_path(places)
+    split = [not place.is_fully_replicated for path, place in leaves if path_name(path).endswith("scale")]
+    return {"few_bits": error(found, expected), "scales": sum(split)}
+
+
 def main(*names):
     found = {}
     for folder in (folder for folder in GOLDEN if folder.name in names):
@@ -72,6 +85,8 @@ def main(*names):
                 "kernels": sum(ndim > 2 for ndim, _ in leaves),
                 "split": sum(ndim > 2 and not place.is_fully_replicated for ndim, place in leaves),
             }
+        if folder.name != "resnet":  # which has no linear layers that are quantized
+            found[folder.name] |= few_bits(pretrained, inputs, mesh)
         jax.clear_caches()
     print(json.dumps(found))
 

@@ -202,3 +202,6 @@ def test_a_mesh_is_one_device(folder):
     found = on_meshes(folder in FEW)[folder.name]
     assert found["error"] <= 1e-11
     assert found["split"] > found["kernels"] / 2
+    if "few_bits" in found:
+        assert found["few_bits"] <= 1e-11
+        assert found["scales"] > 0
