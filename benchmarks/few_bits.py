@@ -4,7 +4,9 @@
 
 CHECKPOINT is a folder, CALIBRATION and DATA what `flax-transformer evaluate` takes, the first for calibration alone. A
 row is the metrics of the whole data set, and the bytes of the written safetensors beside those of float32. Tables of
-tokens have few bits too, where there are any.
+tokens have few bits too, where there are any. A NAME may come several times, with checkpoints of several seeds: at the
+end a table of means and standard deviations is printed. A method that a model has no place for, as nothing before its
+kernels can be scaled, says so in place of a row.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import numpy as np
 from results import write
 
 from flax_transformer import hub
@@ -28,10 +31,12 @@ RULES = {
     "int8, inputs int8, largest": Quantization(embeddings=True, activations="int8", ranges="absmax"),
     "int8, inputs int8, percentile": Quantization(embeddings=True, activations="int8", ranges="percentile"),
     "int8, inputs int8, squared error": Quantization(embeddings=True, activations="int8", ranges="mse"),
+    "int8, inputs int8, SmoothQuant": Quantization(embeddings=True, activations="int8", method="smoothquant"),
     "float8": Quantization(weights="float8_e4m3fn", embeddings=True),
     "int4 in groups of 32, nearest": Quantization(**INT4),
     "int4 in groups of 32, squared error": Quantization(**INT4, method="mse"),
     "int4 in groups of 32, GPTQ": Quantization(**INT4, method="gptq"),
+    "int4 in groups of 32, AWQ": Quantization(**INT4, method="awq"),
 }
 
 
@@ -50,9 +55,21 @@ def rows_of(name: str, checkpoint: str, calibrated: Path, data: Path, rows: int)
     with tempfile.TemporaryDirectory() as made:
         for rule in ("float32", *RULES):
             folder = Path(made) / str(len(found))
-            smaller = pretrained if rule == "float32" else quantize_checkpoint(pretrained, RULES[rule], calls)
+            try:
+                smaller = pretrained if rule == "float32" else quantize_checkpoint(pretrained, RULES[rule], calls)
+            except ValueError as error:
+                print(f"{name}  {rule:38} {error}", flush=True)
+                continue
             hub.save(smaller, folder)
-            found.append({"checkpoint": name, "rule": rule, "bytes": disk(folder), **measured(folder, data)})
+            found.append(
+                {
+                    "checkpoint": name,
+                    "folder": Path(checkpoint).name,
+                    "rule": rule,
+                    "bytes": disk(folder),
+                    **measured(folder, data),
+                }
+            )
             jax.clear_caches()  # every rule is other programs, whose memory maps are counted
             share = found[-1]["bytes"] / found[0]["bytes"]
             print(f"{name}  {rule:38} {share:.3f}×  {measured_text(found[-1])}", flush=True)
@@ -61,6 +78,24 @@ def rows_of(name: str, checkpoint: str, calibrated: Path, data: Path, rows: int)
 
 def measured_text(row: dict) -> str:
     return "  ".join(f"{key} {value:.4g}" for key, value in row.items() if isinstance(value, float))
+
+
+def table(results: list[dict]) -> str:
+    """Return means and standard deviations over the checkpoints of a name, a rule a line."""
+    lines = []
+    for name, rule in dict.fromkeys((row["checkpoint"], row["rule"]) for row in results):
+        rows = [row for row in results if (row["checkpoint"], row["rule"]) == (name, rule)]
+        whole = [row for row in results if row["checkpoint"] == name and row["rule"] == "float32"]
+        size = np.mean([row["bytes"] for row in rows]) / np.mean([row["bytes"] for row in whole])
+        parts = [f"{name:12} {rule:38} {size:.3f}×"]
+        for key in (key for key, value in rows[0].items() if isinstance(value, float)):
+            values, before = (np.array([row[key] for row in each]) for each in (rows, whole))
+            change = values - before
+            parts.append(
+                f"{key} {values.mean():.4f} ± {values.std():.4f}, change {change.mean():+.4f} ± {change.std():.4f}"
+            )
+        lines.append("  ".join(parts))
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -74,6 +109,7 @@ def main() -> None:
         name, checkpoint, calibrated, data = each.split("=")
         results += rows_of(name, checkpoint, Path(calibrated), Path(data), options.rows)
         write(options.json, results, proves=("kernels of few bits", "scores of int8, int4 and float8 beside float32"))
+    print(table(results))
 
 
 if __name__ == "__main__":
