@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_transformer.compress.kernel import modules_of
+from flax_transformer.compress.kernel import modules_of, resized
 from flax_transformer.listing import listed
 from flax_transformer.nn.config import configs_in, map_configs
 from flax_transformer.nn.trunk import Trunk
 from flax_transformer.order import Stack
-from flax_transformer.parallel import path_name
 from flax_transformer.train.finetune import check_pattern
 
 
@@ -49,7 +47,9 @@ def keep_layers(model: Any, layers: Sequence[int], pattern: str = "") -> Any:
             raise ValueError(f"the depth of a stack must be a field of its config alone, that of {path} is none")
         _check_kept(path, trunk.cfg, kept)
     config = map_configs(lambda each: _shallower(each, chosen, len(kept)), model.cfg)
-    return _filled(model, config, [f"{path}.blocks.".lstrip(".") for path in chosen], kept)
+    prefixes = tuple(f"{path}.blocks.".lstrip(".") for path in chosen)
+    at = jnp.asarray(kept)
+    return resized(model, config, lambda name, value, _: value[at] if name.startswith(prefixes) else value)
 
 
 def stacks_of(model: Any) -> dict[str, Trunk]:
@@ -74,15 +74,3 @@ def _check_kept(path: str, config: Any, kept: tuple[int, ...]) -> None:
 
 def _shallower(config: Any, chosen: Mapping[str, Trunk], depth: int) -> dict[str, int]:
     return {"depth": depth} if any(config == trunk.cfg for trunk in chosen.values()) else {}
-
-
-def _filled(model: Any, config: Any, prefixes: Sequence[str], kept: tuple[int, ...]) -> Any:
-    """Return the model of a config, with the layers that are kept of what lies under the prefixes."""
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
-
-    def fill(path: tuple, leaf: Any) -> Any:
-        name = path_name(path)
-        inside = any(name.startswith(prefix) for prefix in prefixes)
-        return leaves[name][jnp.asarray(kept)] if inside else leaves[name]
-
-    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
