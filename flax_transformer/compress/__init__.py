@@ -1,5 +1,7 @@
 """Smaller models: kernels of few bits or with zeros, and what is needed to choose them well."""
 
+from flax_transformer.compress.heads import head_importance, remove_heads
+from flax_transformer.compress.layers import keep_layers
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.compress.prune import Pruning, prune_model
 from flax_transformer.compress.quantize import Quantization, quantize_model
@@ -11,8 +13,11 @@ __all__ = [
     "Quantization",
     "Quantized",
     "Statistics",
+    "head_importance",
+    "keep_layers",
     "narrow_model",
     "observe",
     "prune_model",
     "quantize_model",
+    "remove_heads",
 ]

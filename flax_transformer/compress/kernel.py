@@ -107,3 +107,24 @@ def modules_of(model: Any, kinds: Any, before: str = "") -> Iterator[tuple[str, 
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_module):
         if isinstance(node, nnx.Module):
             yield from modules_of(node, kinds, f"{before}.{path_name(path)}".lstrip("."))
+
+
+def resized(model: Any, config: Any, change: Callable[[str, Any, tuple[int, ...]], Any]) -> Any:
+    """Return the model of another config, with what becomes of the parameters of this one.
+
+    Args:
+      change: from the path of a parameter, its value, and the shape that it has in the other model, to its value there.
+
+    Raises:
+      ValueError: a value of another shape than that: the config does not say all that changes.
+    """
+    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
+
+    def fill(path: tuple, leaf: Any) -> Any:
+        name = path_name(path)
+        made = change(name, leaves[name], leaf.shape)
+        if made.shape != leaf.shape:
+            raise ValueError(f"what is removed must be said by the model's config, that of {name} is not")
+        return made
+
+    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))

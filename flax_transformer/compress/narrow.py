@@ -6,17 +6,14 @@ Axes: L layers, D model width, F neurons.
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float
 
-from flax_transformer.compress.kernel import modules_of
+from flax_transformer.compress.kernel import modules_of, resized
 from flax_transformer.compress.statistics import Statistics
 from flax_transformer.nn.config import map_configs
 from flax_transformer.nn.experts import Experts
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
-from flax_transformer.parallel import path_name
 
 
 def narrow_model(model: Any, share: float, statistics: Mapping[str, Statistics] | None = None) -> Any:
@@ -44,25 +41,17 @@ def narrow_model(model: Any, share: float, statistics: Mapping[str, Statistics] 
         seen = (statistics or {}).get(f"{path}.down.kernel".lstrip("."))
         ranked = jnp.argsort(-_importance(layer, seen), axis=-1, stable=True)
         kept[path] = jnp.sort(ranked[..., : neurons_left(layer.cfg.inner, share)], axis=-1)
-    config = _narrowed(model.cfg, share)
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
 
-    def fill(path: tuple, leaf: Any) -> Array:
-        name = path_name(path)
+    def fill(name: str, value: Any, shape: tuple[int, ...]) -> Array:
         owner, _, part = name.rpartition(".")
         layer, _, kind = owner.rpartition(".")
         if layer not in kept or kind not in ("up", "gate", "down") or (kind, part) == ("down", "bias"):
-            return leaves[name]
+            return value
         at, axis = kept[layer], -2 if kind == "down" else -1
-        index = at if leaves[name].ndim == at.ndim else jnp.expand_dims(at, -1 if axis == -2 else -2)
-        made = jnp.take_along_axis(leaves[name], index, axis=axis)
-        if made.shape != leaf.shape:
-            raise ValueError(
-                f"the width of a feed-forward layer must be a field of its config, that of {layer} is none"
-            )
-        return made
+        index = at if value.ndim == at.ndim else jnp.expand_dims(at, -1 if axis == -2 else -2)
+        return jnp.take_along_axis(value, index, axis=axis)
 
-    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: config.build(nnx.Rngs(0))))
+    return resized(model, _narrowed(model.cfg, share), fill)
 
 
 def neurons_left(inner: int, share: float) -> int:

@@ -21,8 +21,14 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from flax_transformer.hub.fields import Fields, spelled
+from flax_transformer.nn import AttentionConfig
+from flax_transformer.nn.config import configs_in
 
 Path = tuple[str, ...]
+
+HEAD_WIDTH = "head_dim"
+"""Llama's name of the width of heads, which a family without such a field gets from us where heads were removed; of it
+`transformers` knows nothing, and so opens no such folder."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,8 @@ class ConfigTable:
         whole = Fields.of({**self.defaults, **fields})
         values = {place: way.read(whole, name) for name, way in self.ways.items() for place in way.ours}
         values |= {} if self.reads is None else self.reads(whole)
+        if HEAD_WIDTH in fields and not any(place.split(".")[-1] == "head_width" for place in values):
+            values["head_width"] = fields.integer(HEAD_WIDTH)
         return _changed(self.like, {path: value for place, value in values.items() for path in self._paths(place)})
 
     def _paths(self, place: str) -> list[Path]:
@@ -125,7 +133,10 @@ class ConfigTable:
         for name, way in self.ways.items():
             value = _first(found, way.ours)
             said[name] = self.defaults[name] if value is None else way.write(value)
-        return said | dict(self.adds) | ({} if self.writes is None else dict(self.writes(config)))
+        said |= dict(self.adds) | ({} if self.writes is None else dict(self.writes(config)))
+        narrow = {each.width for each in configs_in(config) if isinstance(each, AttentionConfig) and not _usual(each)}
+        own = not narrow or any("head_width" in _tuple(way.ours) for way in self.ways.values())
+        return said if own or HEAD_WIDTH in said else said | {HEAD_WIDTH: max(narrow)}
 
 
 def _way(like: Any, ours: tuple[str, ...]) -> FieldMapping:
@@ -143,6 +154,10 @@ def _way(like: Any, ours: tuple[str, ...]) -> FieldMapping:
         if any(get_origin(each) is tuple and kind in get_args(each) for each in kinds):
             return FieldMapping(ours, lambda given, name, read=read: _several(given, name, read), list)
     raise TypeError(f"a field of config.json is a number, a flag, an activation or several, {ours[0]} is {hint}")
+
+
+def _usual(attention: AttentionConfig) -> bool:
+    return attention.width * attention.heads == attention.embed
 
 
 def _same(value: Any) -> Any:

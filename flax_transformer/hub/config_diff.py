@@ -6,7 +6,7 @@ from typing import Any
 
 from flax_transformer.nn import AttentionConfig, TransformerBlockConfig
 
-FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_path")
+FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_path|layer_drop")
 """Fields of configs that change how a model trains or runs, and not what it is."""
 
 

@@ -68,7 +68,8 @@ class Lenient:
     ignore: tuple[str, ...] = ()
     """Patterns of tensors that may be there besides."""
     model: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of our model's config to change, at any depth, that say how it is computed: `compute`, `remat`."""
+    """Fields of our model's config to change, at any depth, that say how it is computed or trained: `compute`,
+    `remat`, `layer_drop`."""
     initialise: tuple[str, ...] = ()
     """Patterns of tensors that may be missing or of another shape; their parameters begin as in a new model."""
     seed: int = 0

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import Caches, LayerMemory, Memories, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.layer_drop import LayerDrop
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
 from flax_transformer.nn.stack import (
@@ -45,6 +46,9 @@ class TrunkConfig:
     drop_path: float = 0.0
     """How often a row does without a sublayer of the last block, while training; it grows linearly from 0 in the first
     block (Huang et al. 2016). 0: as the blocks themselves say."""
+    layer_drop: float = 0.0
+    """How often a row does without a whole block, the same for all, in training (LayerDrop, Fan et al. 2020): a stack
+    that is trained so bears that `compress.keep_layers` removes some."""
     unroll: int | bool = 1
     """Blocks per loop iteration; True for no loop."""
     remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
@@ -53,7 +57,7 @@ class TrunkConfig:
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "depth")
-        check_rates(self, "drop_path")
+        check_rates(self, "drop_path", "layer_drop")
         if missing := [name for name in ("embed", "residual", "build") if not hasattr(self.block, name)]:
             raise ValueError(
                 f"block must be a config of a block, as BlockConfig is, got {type(self.block).__name__}, which has no "
@@ -138,7 +142,7 @@ class Trunk(Module):
           others: what else blocks of this kind take; it comes before what is said here.
         """
         given = {"mask": mask, "memory_mask": memory_mask, "positions": positions, **others}
-        return self._end(apply_stack(self.blocks, x, *_given(memory), **self._options(x, key, given)))
+        return self._end(apply_stack(self._dropped(key), x, *_given(memory), **self._options(x, key, given)))
 
     def observe(
         self,
@@ -153,8 +157,12 @@ class Trunk(Module):
         Args:
           given: as in a call.
         """
-        x, aux = observe_stack(self.blocks, x, *_given(memory), **self._options(x, key, given))
+        x, aux = observe_stack(self._dropped(key), x, *_given(memory), **self._options(x, key, given))
         return self._end(x), aux
+
+    def _dropped(self, key: PRNGKeyArray | None) -> Any:
+        """Return the blocks as they run: where something is random, some rows may do without."""
+        return LayerDrop(self.blocks, self.cfg.layer_drop) if self.cfg.layer_drop and key is not None else self.blocks
 
     def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
         """Return how the stack runs, and what its blocks are given."""

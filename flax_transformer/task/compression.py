@@ -11,12 +11,23 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer import hub
-from flax_transformer.compress import Quantization, Statistics, observe, quantize_model
+from flax_transformer.compress import (
+    Quantization,
+    Statistics,
+    head_importance,
+    keep_layers,
+    observe,
+    quantize_model,
+    remove_heads,
+)
+from flax_transformer.compress.heads import Importance
 from flax_transformer.compress.kernel import linear_kernels, token_tables
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.data.text.annotated import read_pairs
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.config import HEAD_WIDTH
 from flax_transformer.hub.quantized.model import dequantize_model
+from flax_transformer.ops.loss import cross_entropy
 from flax_transformer.parallel import path_name
 from flax_transformer.task.checkpoint import tokenizer_of
 from flax_transformer.task.measure import TABLES, measure, split_file
@@ -25,6 +36,9 @@ ROWS = 128
 """Rows of calibration data that are read, unless more are asked for."""
 PAIRS = 8
 """Pairs of texts that are read together."""
+
+WRITES = {"text-generation", "text2text-generation"}
+"""Uses of checkpoints that write texts."""
 
 Call = dict[str, np.ndarray]
 """The inputs of one call of a checkpoint."""
@@ -57,8 +71,7 @@ def _plain(pretrained: Pretrained) -> Pretrained:
 def answers_at_once(pretrained: Pretrained) -> bool:
     """Return whether one call gives what a checkpoint is for; writing about images or speech takes many."""
     known = pretrained.architecture
-    writes = {*known.uses} & {"text-generation", "text2text-generation"}
-    return known.inputs.reads == ("text",) or not writes
+    return known.inputs.reads == ("text",) or not {*known.uses} & WRITES
 
 
 def calibration(pretrained: Pretrained, data: Path, *, rows: int = ROWS, split: str | None = None) -> list[Call]:
@@ -157,10 +170,88 @@ def narrow_checkpoint(
     if calls:
         rule = Quantization(activations="int8", ranges="absmax", pattern=r"\.down\.kernel$")
         statistics = calibrate(pretrained, calls, rule, tell)
-    model = narrow_model(pretrained.model, share, statistics)
+    return _described(pretrained, narrow_model(pretrained.model, share, statistics))
+
+
+def shallow_checkpoint(pretrained: Pretrained, layers: Sequence[int], pattern: str = "") -> Pretrained:
+    """Return a checkpoint whose stacks have some of their layers alone, and whose config.json says so.
+
+    Args:
+      layers, pattern: as `keep_layers` takes them.
+
+    Raises:
+      ValueError: as `keep_layers`, or a family whose config.json has no words for other depths.
+    """
+    shallow = _described(pretrained, keep_layers(pretrained.model, layers, pattern))
+    kinds = pretrained.config.get("layer_types")
+    if not isinstance(kinds, list):
+        return shallow
+    return replace(shallow, config=shallow.config.updated({"layer_types": [kinds[layer] for layer in layers]}))
+
+
+def weigh_heads(
+    pretrained: Pretrained, calls: Sequence[Call], tell: Callable[[str], None] = lambda text: None
+) -> Importance:
+    """Compute how much the loss of a checkpoint in some calls depends on each head: see `head_importance`.
+
+    Where texts are written it is the cross-entropy of each next token of the texts that the calls have. Elsewhere it
+    needs no labels: it is that of the class, or the token, which the checkpoint itself holds for the most probable.
+
+    Raises:
+      ValueError: no calls, a checkpoint without attention, or one that gives no logits of several classes.
+    """
+
+    def loss(model: Any, call: Mapping[str, Any]) -> Any:
+        return _cross_entropy(replace(pretrained, model=model), call)
+
+    def named() -> Any:
+        for number, call in enumerate(calls, start=1):
+            tell(f"importance of heads: batch {number} of {len(calls)}")
+            yield call
+
+    return head_importance(pretrained.model, loss, named())
+
+
+def _cross_entropy(pretrained: Pretrained, call: Mapping[str, Any]) -> Any:
+    """Return the loss of a call by which heads are weighed, a sum over rows."""
+    output, mask = pretrained(**call), call.get("attention_mask")
+    if {*pretrained.architecture.uses} & WRITES:
+        tokens, padding = call.get("decoder_input_ids"), pretrained.config.get("pad_token_id")
+        real = mask if tokens is None else tokens != (-1 if padding is None else padding)
+        tokens = call["input_ids"] if tokens is None else tokens
+        return cross_entropy(output.logits[:, :-1], tokens[:, 1:], None if real is None else real[:, 1:])[0]
+    given = output.keys()
+    scores = [output[name] for name in given if "logits" in name and output[name].shape[-1] > 1]
+    if not scores:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"heads are weighed by the loss of classes or tokens, a {name} gives {', '.join(given)}")
+    total = 0.0
+    for each in scores:
+        weights = mask if mask is not None and each.shape[:-1] == mask.shape else None
+        total += cross_entropy(each, jax.lax.stop_gradient(each).argmax(-1), weights)[0]
+    return total
+
+
+def fewer_heads_checkpoint(pretrained: Pretrained, share: float, importance: Importance) -> Pretrained:
+    """Return a checkpoint whose attention has fewer heads, and whose config.json says so.
+
+    Families whose config.json has no field for the width of heads get one, `head_dim`, which this package reads.
+
+    Args:
+      share: of the heads, which are removed: the least important of each layer.
+      importance: of all heads: `weigh_heads(pretrained, …)`.
+
+    Raises:
+      ValueError: as `remove_heads`, or a family whose config.json has no words for it.
+    """
+    return _described(pretrained, remove_heads(pretrained.model, share, importance))
+
+
+def _described(pretrained: Pretrained, model: Any) -> Pretrained:
+    """Return a checkpoint of a model of other sizes, whose config.json says them."""
     name = pretrained.config["architectures"][0]
     before, after = (dict(hub.wrap(each, name).config) for each in (pretrained.model, model))
-    changed = {field: value for field, value in after.items() if before.get(field) != value}
+    changed = {field: value for field, value in after.items() if before.get(field) != value or field == HEAD_WIDTH}
     for field, value in changed.items():  # what is said inside of other configs stays
         if isinstance(value, Mapping) and isinstance(pretrained.config.get(field), Mapping):
             changed[field] = {**pretrained.config[field], **value}

@@ -138,8 +138,8 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
 
     Args:
       name: folder or hub id.
-      like: a config whose rates of dropout the model gets, and whose `compute` and `remat` where they are not the
-        default; None leaves the checkpoint's.
+      like: a config whose rates of dropout the model gets, and whose `compute`, `remat` and `layer_drop` where they are
+        not the default; None leaves the checkpoint's.
       seed: of a new head.
       keep: whether parameters stay in the checkpoint's own number format; float32 otherwise, so that they can be
         trained.
@@ -171,10 +171,10 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     return found
 
 
-def _computed(like: Any) -> dict[str, str]:
-    """Find what a config says of number format and recomputation that is not the default."""
+def _computed(like: Any) -> dict[str, Any]:
+    """Find what a config says of number format, recomputation and LayerDrop that is not the default."""
     found = {}
-    for name, usual in (("compute", "float32"), ("remat", "none")):
+    for name, usual in (("compute", "float32"), ("remat", "none"), ("layer_drop", 0.0)):
         values = {getattr(each, name, usual) for each in configs_in(like)} - {usual}
         if len(values) > 1:
             raise ValueError(

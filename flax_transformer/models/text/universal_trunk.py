@@ -60,6 +60,8 @@ class UniversalConfig(TrunkConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.layer_drop:
+            raise ValueError(f"steps that share one block have no layers to drop, got layer_drop={self.layer_drop}")
         if self.position != "none" and self.block.embed % 2:
             raise ValueError(f"sinusoidal positions need an even width, got D={self.block.embed}")
 
