@@ -1,6 +1,7 @@
 """Smaller models: kernels of few bits or with zeros, and what is needed to choose them well."""
 
 from flax_transformer.compress.heads import head_importance, remove_heads
+from flax_transformer.compress.input_scale import scale_inputs
 from flax_transformer.compress.layers import keep_layers
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.compress.prune import Pruning, prune_model
@@ -20,4 +21,5 @@ __all__ = [
     "prune_model",
     "quantize_model",
     "remove_heads",
+    "scale_inputs",
 ]

@@ -22,7 +22,7 @@ from flax_transformer.compress.quantize import Quantization, quantize_model
 from flax_transformer.listing import listed
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.nn.quantized import Quantized, largest_value, quantize
-from flax_transformer.ops.capture import capture_all
+from flax_transformer.ops import capture_all
 from flax_transformer.train.carry import NOTHING, Carry, Carrying, Objective, carry_of, is_separable, on_model
 
 PEAK = "largest_input."

@@ -15,7 +15,7 @@ from flax_transformer.ops.attention.strided_sparse import StridedAttention
 from flax_transformer.ops.attention.uniform_on_empty import attention_uniform_on_empty
 from flax_transformer.ops.attention.variants import VARIANTS
 from flax_transformer.ops.attention.xla import attention_weights
-from flax_transformer.ops.capture import capture
+from flax_transformer.ops.capture import capture, capture_all
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
@@ -68,6 +68,7 @@ __all__ = [
     "bicubic",
     "bilinear",
     "capture",
+    "capture_all",
     "causal_relative_buckets",
     "chunked_cross_entropy",
     "chunked_scores",
