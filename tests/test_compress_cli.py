@@ -51,10 +51,17 @@ def test_a_classifier_gets_smaller_and_is_still_one(run, folders, tmp_path):
     assert {"bad", "good"} <= set(json.dumps(json.loads(out)).split('"'))
 
 
-def test_a_language_model_in_four_bits_by_gptq_goes_on_writing(run, folders, tmp_path):
+METHODS = {
+    "gptq": ("--weights", "int4", "--group", 8, "--embeddings"), "awq": ("--weights", "int4", "--group", 8),
+    "smoothquant": ("--activations", "int8", "--ranges", "absmax"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_language_model_of_few_bits_by_calibration_goes_on_writing(run, folders, tmp_path, method):
     text = tmp_path / "text.txt"
     text.write_text("the dog barks at the cat " * 20)
-    given = ("compress", folders / "causal", "--weights", "int4", "--method", "gptq", "--group", 8, "--embeddings")
+    given = ("compress", folders / "causal", "--method", method, *METHODS[method])
     code, out, err = run(*given, "--output", tmp_path / "small", "--calibrate", text, "--data", text)
     assert code == 0, err
     assert "perplexity" in out
@@ -88,6 +95,10 @@ REFUSED = {
     "a full folder": (("--output", "{root}"), "the output must be a new or empty folder"),
     "groups": (("--output", "{new}", "--group", 7), "groups must divide the inputs"),
     "no calibration": (("--output", "{new}", "--method", "gptq"), "needs --calibrate FILE, got none"),
+    "no inputs": (
+        ("--output", "{new}", "--method", "smoothquant", "--calibrate", "{root}"),
+        "smoothquant is for inputs that are",
+    ),
     "no such file": (("--output", "{new}", "--calibrate", "nowhere"), "there is no file or folder nowhere"),
     "no rows": (("--output", "{new}", "--calibrate", "{root}", "--rows", 0), "calibration needs at least 1 row, got 0"),
 }
