@@ -11,16 +11,19 @@ kernels can be scaled, says so in place of a row.
 
 import argparse
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 from results import write
 
 from flax_transformer import hub
 from flax_transformer.cli.run import Translating, score
 from flax_transformer.cli.unreadable import Refused
 from flax_transformer.compress import Quantization
+from flax_transformer.hub import Pretrained
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.compression import calibration, quantize_checkpoint
 
@@ -47,6 +50,20 @@ def disk(folder: Path) -> int:
 def measured(folder: Path, data: Path) -> dict[str, float]:
     found = score(str(folder), data, None, Translating(), Refused())
     return {key: value for key, value in found.items() if isinstance(value, float) and "per_second" not in key}
+
+
+def pair_loss(pretrained: Pretrained, pairs: Path) -> dict[str, float]:
+    """Return the mean loss of the targets' tokens given those before them, of a translator; nothing of others."""
+    if "text2text-generation" not in pretrained.architecture.uses or pairs.is_dir():
+        return {}
+    padding, total, count = pretrained.config["pad_token_id"], 0.0, 0
+    run = jax.jit(lambda model, call: replace(pretrained, model=model)(**call).logits)
+    for call in calibration(pretrained, pairs, rows=10**9):
+        ids = call["decoder_input_ids"]
+        labels = np.concatenate([ids[:, 1:], np.full((len(ids), 1), padding, ids.dtype)], axis=1)
+        losses = optax.softmax_cross_entropy_with_integer_labels(run(pretrained.model, call), labels)
+        total, count = total + float((losses * (labels != padding)).sum()), count + int((labels != padding).sum())
+    return {"loss": total / count}
 
 
 def rows_of(name: str, checkpoint: str, calibrated: Path, data: Path, rows: int) -> list[dict]:
