@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +19,8 @@ def folders(tmp_path_factory):
     marked = HubTokenizer.of_encoder(PLAIN.with_mask())
     names = {"id2label": {"0": "bad", "1": "good"}}
     hub.save(make("BertForSequenceClassification", marked, **names, **ENCODER), root / "classes")
+    deep = make("BertForSequenceClassification", marked, **names, **{**ENCODER, "num_hidden_layers": 2})
+    hub.save(deep, root / "deep")
     hub.save(make("GPT2LMHeadModel", HubTokenizer.of(PLAIN), **CAUSAL), root / "causal")
     rows = "".join(f"the dog barks {'at' * (i % 3)} the cat\t{('bad', 'good')[i % 2]}\n" for i in range(12))
     for name in ("train", "test"):
@@ -78,7 +81,34 @@ def test_zeros_are_written_and_counted(run, folders, tmp_path):
     assert (kernel == 0).mean() == 0.5
     code, _, err = run(*given, tmp_path / "none")
     assert (code, (tmp_path / "none").exists()) == (1, False)
-    assert "nothing becomes smaller: give --weights, --prune, --block or --neurons" in err
+    assert "nothing becomes smaller: give --weights, --layers, --heads, --neurons, --prune, --block or --like" in err
+
+
+def test_layers_and_heads_are_removed_and_drawn(run, folders, tmp_path):
+    given = ("compress", folders / "deep", "--weights", "none", "--output", tmp_path / "small", "--layers", 1)
+    code, out, err = run(*given, "--heads", 0.5, "--calibrate", folders, "--rows", 8)
+    assert code == 0, err
+    assert "importance of heads: batch 1 of 1" in err
+    assert {"parameters", "FLOPs of a call"} <= {line.split("  ")[0] for line in out.splitlines()}
+    whole, small = hub.load(folders / "deep"), hub.load(tmp_path / "small")
+    before, after = (each.model.cfg.backbone for each in (whole, small))
+    assert (after.depth, after.block.attention.heads) == (1, before.block.attention.heads // 2)
+    assert small.config["num_hidden_layers"] == 1
+    page = (tmp_path / "small" / "compression.html").read_text()
+    assert "Heads by importance" in page
+    assert page.count("class=gone") == before.block.attention.heads // 2
+    assert run("classify", tmp_path / "small", "the dog")[0] == 0
+
+
+def test_an_early_model_gets_the_zeros_of_a_pruned_one(run, folders, tmp_path):
+    given = ("compress", folders / "classes", "--weights", "none", "--output")
+    assert run(*given, tmp_path / "half", "--prune", 0.5)[0] == 0
+    code, out, err = run(*given, tmp_path / "ticket", "--like", tmp_path / "half")
+    assert code == 0, err
+    assert out.splitlines()[1].split()[:4] == ["zeros", "in", "kernels", "0.0%"]
+    half, ticket = (hub.load(tmp_path / name).model for name in ("half", "ticket"))
+    for one, other in zip(jax.tree.leaves(half), jax.tree.leaves(ticket), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_training_begins_with_whole_kernels_and_orbax_keeps_no_others(run, folders, tmp_path):
@@ -98,6 +128,20 @@ REFUSED = {
     "no inputs": (
         ("--output", "{new}", "--method", "smoothquant", "--calibrate", "{root}"),
         "smoothquant is for inputs that are",
+    ),
+    "no calibration of heads": (("--output", "{new}", "--heads", 0.5), "--heads needs --calibrate FILE, got none"),
+    "all heads": (("--output", "{new}", "--heads", 1, "--calibrate", "{root}"), r"--heads must be a share in [0, 1)"),
+    "no such layer": (("--output", "{new}", "--layers", 0, 9), "layers of backbone.trunk must be in 0 … 0, got (0, 9)"),
+    "no such stack": (
+        ("--output", "{new}", "--layers", 0, "--stacks", "decoder"),
+        "has none with 'decoder' in its path",
+    ),
+    "stacks alone": (("--output", "{new}", "--stacks", "decoder"), "got decoder and no layers"),
+    "no zeros": (("--output", "{new}", "--like", "{root}/classes"), "taken from a model that was pruned, this one has"),
+    "other kernels": (("--output", "{new}", "--like", "{root}/causal"), "both must have the same kernels"),
+    "two kinds of zeros": (
+        ("--output", "{new}", "--like", "{root}/classes", "--prune", 0.5),
+        "give --like, or --prune or --block",
     ),
     "no such file": (("--output", "{new}", "--calibrate", "nowhere"), "there is no file or folder nowhere"),
     "no rows": (("--output", "{new}", "--calibrate", "{root}", "--rows", 0), "calibration needs at least 1 row, got 0"),

@@ -35,17 +35,31 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Zeros:
-    """`compress.Pruning`, spelled again so that `--help` needs no JAX."""
+class Removal:
+    """What is removed before anything is rounded: layers, then heads, then neurons, so that programs shrink, then
+    values."""
 
+    layers: tuple[int, ...] = ()
+    """The layers that are kept, as 0 2 4; all by default."""
+    stacks: str = ""
+    """Of which stacks, by path, as decoder; of all by default."""
+    heads: float = 0.0
+    """The share of heads that are removed, those on which the loss of --calibrate depends least."""
+    neurons: float = 0.0
+    """The share of neurons of feed-forward layers that are removed."""
     prune: float = 0.0
-    """The share of kernels' values that become zero, the smallest, before anything is rounded."""
+    """The share of kernels' values that become zero, the smallest."""
     scope: Literal["layer", "model"] = "layer"
     """That share of each layer's kernel, or of all of them together."""
     block: tuple[int, int] | None = None
     """N and M of a pattern N:M in its place, as 2 4: M consecutive inputs keep the N largest."""
-    neurons: float = 0.0
-    """The share of neurons of feed-forward layers that are removed before all else, so that programs shrink."""
+    like: str | None = None
+    """A checkpoint whose zeros this one gets in their place, as the early step of a run those of its end."""
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether something is removed that makes programs smaller."""
+        return bool(self.layers or self.heads or self.neurons)
 
 
 def compress(
@@ -53,14 +67,14 @@ def compress(
     /,
     output: Path,
     how: Annotated[Weights, tyro.conf.arg(name="")] = Weights(),
-    zeros: Annotated[Zeros, tyro.conf.arg(name="")] = Zeros(),
+    removal: Annotated[Removal, tyro.conf.arg(name="")] = Removal(),
     calibrate: Path | None = None,
     rows: int = 128,
     data: Path | None = None,
     split: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Write a checkpoint whose kernels have few bits or zeros, and say what it costs: size, speed here, score.
+    """Write a checkpoint with fewer bits, zeros, or parts, and say what it costs: size, speed here, score.
 
     The output is a folder that every command takes and, but for kernels that `transformers` does not keep as linear
     layers (GPT-2's), `transformers` with compressed-tensors; compression.html in it shows the error of every layer.
@@ -69,7 +83,7 @@ def compress(
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
       output: Folder to write, new or empty.
       how: What kernels become.
-      zeros: Which values become zero.
+      removal: What is removed.
       calibrate: File or folder, of any form that `evaluate` takes, whose inputs layers are observed on.
       rows: Rows of it that are read.
       data: File or folder to measure the score on, before and after, as `evaluate` does.
@@ -84,21 +98,21 @@ def compress(
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.compression import quantize_checkpoint
 
-    rule, pruning = _rules(how, zeros)
-    _check_paths(output, rule, calibrate, data)
+    rule, pruning = _rules(how, removal)
+    _check_paths(output, rule, removal, calibrate, data)
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    calls = _calls(pretrained, rule, calibrate or data, rows)
-    pruned = _pruned(pretrained, zeros.neurons, pruning, calls if calibrate else [])
+    calls = _calls(pretrained, rule.calibrated or removal.heads, calibrate or data, rows)
+    pruned, heads = _pruned(pretrained, removal, pruning, calls if calibrate else [])
     smaller = pruned if rule.weights is None else quantize_checkpoint(pruned, rule, calls, tell)
     tell("writing")
     hub.save(smaller, output)
     record = {
         "checkpoint": short_path(Path(checkpoint)) if Path(checkpoint).exists() else checkpoint,
-        "rule": {**_said(rule), **_said(pruning), **({"neurons": zeros.neurons} if zeros.neurons else {})},
-        **_compared(pretrained, smaller, calls),
-    }
-    if pruning.changes:
+        "rule": {**_said(rule), **_said(pruning), **{name: getattr(removal, name) for name in _given(removal)}},
+        **_compared(pretrained, smaller, calls), **heads,
+    }  # fmt: skip
+    if pruning.changes or removal.like is not None:
         record["before"]["zeros"], record["after"]["zeros"] = (zero_share(each.model) for each in (pretrained, pruned))
     record["after"]["disk"] = sum(file.stat().st_size for file in output.glob("*.safetensors"))
     if data is not None:
@@ -108,49 +122,90 @@ def compress(
     print(f"\ncheckpoint: {short_path(output)}\npage: {short_path(page.path)}")
 
 
-def _rules(how: Weights, zeros: Zeros) -> tuple[Any, Any]:
+def _rules(how: Weights, removal: Removal) -> tuple[Any, Any]:
     """Return what becomes of kernels, and which of their values become zero."""
     from dataclasses import asdict
 
     from flax_transformer.compress import Pruning, Quantization
 
-    pruning = Pruning(share=zeros.prune, scope=zeros.scope, block=zeros.block, pattern=how.pattern)
+    pruning = Pruning(share=removal.prune, scope=removal.scope, block=removal.block, pattern=how.pattern)
     options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
     rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
-    if rule.weights is None and not pruning.changes and not zeros.neurons:
-        raise ValueError("nothing becomes smaller: give --weights, --prune, --block or --neurons")
+    for name in ("heads", "neurons"):
+        if not 0 <= getattr(removal, name) < 1:
+            raise ValueError(f"--{name} must be a share in [0, 1), got {getattr(removal, name)}")
+    if removal.like is not None and pruning.changes:
+        raise ValueError("zeros are those of another checkpoint or new ones: give --like, or --prune or --block")
+    if removal.stacks and not removal.layers:
+        raise ValueError(f"--stacks says of which the --layers are, got {removal.stacks} and no layers")
+    if rule.weights is None and not pruning.changes and not removal.shrinks and removal.like is None:
+        raise ValueError(
+            "nothing becomes smaller: give --weights, --layers, --heads, --neurons, --prune, --block or --like"
+        )
     return rule, pruning
 
 
-def _check_paths(output: Path, rule: Any, calibrate: Path | None, data: Path | None) -> None:
+def _check_paths(output: Path, rule: Any, removal: Removal, calibrate: Path | None, data: Path | None) -> None:
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"the output must be a new or empty folder, got {output}")
     if rule.calibrated and calibrate is None:
         raise ValueError(f"method {rule.method} with ranges {rule.ranges} needs --calibrate FILE, got none")
+    if removal.heads and calibrate is None:
+        raise ValueError("heads are weighed by a loss of data: --heads needs --calibrate FILE, got none")
     if missing := [str(path) for path in (calibrate, data) if path is not None and not path.exists()]:
         raise FileNotFoundError(f"there is no file or folder {missing[0]}")
 
 
-def _calls(pretrained: Any, rule: Any, source: Path | None, rows: int) -> list[dict[str, Any]]:
-    """Return the inputs that layers are observed on, and calls are timed with."""
+def _calls(pretrained: Any, needed: Any, source: Path | None, rows: int) -> list[dict[str, Any]]:
+    """Return the inputs that layers are observed on, where that is needed, and calls are timed with."""
     from flax_transformer.task.compression import answers_at_once, calibration
 
-    if source is None or not (rule.calibrated or answers_at_once(pretrained)):
+    if source is None or not (needed or answers_at_once(pretrained)):
         return []
     trained = source.is_dir() and any(each.stem == "train" for each in source.iterdir())
     return calibration(pretrained, source, rows=rows, split="train" if trained else None)
 
 
-def _pruned(pretrained: Any, neurons: float, pruning: Any, calls: list[dict[str, Any]]) -> Any:
-    """Return a checkpoint with fewer neurons, and zeros in what is left."""
+def _pruned(pretrained: Any, removal: Removal, pruning: Any, calls: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    """Return a checkpoint with fewer layers, heads and neurons, zeros in what is left, and what heads were weighed."""
     from dataclasses import replace
 
-    from flax_transformer.compress import prune_model
-    from flax_transformer.task.compression import narrow_checkpoint
+    from flax_transformer.compress import prune_model, rewind
+    from flax_transformer.compress.heads import kept_heads
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.compression import (
+        fewer_heads_checkpoint,
+        narrow_checkpoint,
+        shallow_checkpoint,
+        weigh_heads,
+    )
 
-    if neurons:
-        pretrained = narrow_checkpoint(pretrained, neurons, calls, tell)
-    return replace(pretrained, model=prune_model(pretrained.model, pruning)) if pruning.changes else pretrained
+    record = {}
+    if removal.layers:
+        pretrained = shallow_checkpoint(pretrained, removal.layers, removal.stacks)
+    if removal.heads:
+        weights = weigh_heads(pretrained, calls, tell)
+        kept = kept_heads(pretrained.model, removal.heads, weights)
+        pretrained = fewer_heads_checkpoint(pretrained, removal.heads, weights)
+        record = {"heads": {path: _rows(weights[path]) for path in kept}, "kept": {p: _rows(kept[p]) for p in kept}}
+    if removal.neurons:
+        pretrained = narrow_checkpoint(pretrained, removal.neurons, calls, tell)
+    if removal.like is not None:
+        pretrained = replace(pretrained, model=rewind(pretrained.model, open_checkpoint(removal.like).model))
+    model = prune_model(pretrained.model, pruning) if pruning.changes else pretrained.model
+    return replace(pretrained, model=model), record
+
+
+def _rows(values: Any) -> list[list[float]]:
+    """Return what layers have, a list each; of a layer without a stack, one."""
+    import numpy as np
+
+    return np.asarray(values).reshape(-1, values.shape[-1]).tolist()
+
+
+def _given(removal: Removal) -> list[str]:
+    """Name what is removed besides values."""
+    return [name for name in ("layers", "stacks", "heads", "neurons", "like") if getattr(removal, name)]
 
 
 def _compared(before: Any, after: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from flax_transformer.compress.layers import keep_layers
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.compress.prune import Pruning, prune_model
 from flax_transformer.compress.quantize import Quantization, quantize_model
+from flax_transformer.compress.rewind import rewind
 from flax_transformer.compress.statistics import Statistics, observe
 from flax_transformer.nn.quantized import Quantized
 
@@ -21,5 +22,6 @@ __all__ = [
     "prune_model",
     "quantize_model",
     "remove_heads",
+    "rewind",
     "scale_inputs",
 ]

@@ -24,6 +24,8 @@ tr { border-bottom: 1px solid var(--line); }
 .layers code { overflow-wrap: anywhere; font-size: .85rem; }
 .bars { display: flex; align-items: end; gap: 2px; height: 3.5rem; }
 .bars span { flex: 1 1 0; max-width: 1.5rem; background: var(--bar); min-height: 1px; }
+.heads td { padding: .35rem .6rem; border: 2px solid light-dark(#fff, #17171b); font-size: .8rem; }
+.heads td.gone { text-decoration: line-through; outline: 1px dashed var(--faint); outline-offset: -4px; }
 p, .faint { color: var(--faint); } @media (max-width: 30rem) { .layers { grid-template-columns: 1fr; } }
 """
 
@@ -73,7 +75,8 @@ def write_compression(path: str | os.PathLike, record: Mapping[str, Any]) -> Com
 
     Args:
       record: `before` and `after`, costs by name; `errors`, of each kernel by path the relative error of each layer;
-        `rule`, options by name; perhaps `score`, metrics `before` and `after`.
+        `rule`, options by name; perhaps `score`, metrics `before` and `after`; where heads were removed `heads`, of
+        every attention by path the importance of its heads in each layer, and `kept`, the numbers of those that stayed.
     """
     rows = [("", "before", "after", ""), *compression_rows(record)]
     worst = [("largest errors", "layer", "‖W − Q‖ / ‖W‖")]
@@ -92,11 +95,40 @@ def write_compression(path: str | os.PathLike, record: Mapping[str, Any]) -> Com
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1><p>{html.escape(rule)}</p>
 {_table(rows)}
-{changed if record["errors"] else ""}</body></html>
+{_heads(record)}{changed if record["errors"] else ""}</body></html>
 """
     write_file(Path(path), content)
     tables = [align(each, "lr") for each in (rows, worst) if len(each) > 1]
     return CompressionPage(Path(path), "\n\n".join(tables))
+
+
+def _heads(record: Mapping[str, Any]) -> str:
+    """Draw the importance of heads, a row for each layer and a column for each head."""
+    if "heads" not in record:
+        return ""
+    maps = "".join(
+        f"<h3><code>{html.escape(path)}</code></h3>{_heat(layers, record['kept'][path])}"
+        for path, layers in record["heads"].items()
+    )
+    return f"""<h2>Heads by importance</h2>
+<p>How much the loss depends on each head, |∂loss/∂ξ| of a factor ξ = 1 on what it gives; the squares of a layer add up
+to 1. Heads that are struck through were removed.</p>{maps}
+"""
+
+
+def _heat(layers: list[list[float]], kept: list[list[int]]) -> str:
+    head = "".join(f"<th>{number}</th>" for number in range(len(layers[0])))
+    rows = "".join(
+        f"<tr><th>layer {layer}</th>"
+        + "".join(
+            f'<td{"" if number in stay else " class=gone"} style="background:color-mix(in srgb, var(--bar) '
+            f'{100 * value:.0f}%, transparent)">{value:.2f}</td>'
+            for number, value in enumerate(values)
+        )
+        + "</tr>"
+        for layer, (values, stay) in enumerate(zip(layers, kept, strict=True))
+    )
+    return f'<table class="heads"><tr><th></th>{head}</tr>{rows}</table>'
 
 
 def _layer(name: str, errors: list[float], most: float) -> str:

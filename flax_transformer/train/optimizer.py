@@ -15,6 +15,7 @@ from flax_transformer.train.finetune import (
     train_only,
     unfreeze_gradually,
 )
+from flax_transformer.train.movement import move
 from flax_transformer.train.parameter_axis import Axes, parameter_axes, per_layer
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 from flax_transformer.train.sparsity import SparsityConfig, sparsify
@@ -151,6 +152,8 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         optimizer = optax.chain(optimizer, decay_by_layer(config.layer_decay))
     if config.unfreeze_every:
         optimizer = optax.chain(optimizer, unfreeze_gradually(config.unfreeze_every))
-    if config.sparsity.changes:
+    if config.sparsity.by == "movement":
+        optimizer = move(config.sparsity, steps, optimizer, schedule)
+    elif config.sparsity.changes:
         optimizer = optax.chain(optimizer, sparsify(config.sparsity, steps))
     return train_only(config.trainable, optimizer) if config.trainable else optimizer

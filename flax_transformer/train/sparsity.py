@@ -5,7 +5,7 @@ Axes: L layers, I inputs, O outputs of a kernel; of an N:M pattern N of M consec
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,8 @@ from flax_transformer.train.parameter_axis import Axes, parameter_axes
 
 @frozen
 class SparsityConfig:
-    """How many values of kernels become zero in training, the smallest first (Zhu & Gupta 2017,
-    https://arxiv.org/abs/1710.01878); zeros stay zero.
+    """How many values of kernels become zero in training, ever more of them (Zhu & Gupta 2017,
+    https://arxiv.org/abs/1710.01878); once all are, zeros stay zero.
     """
 
     share: float = 0.0
@@ -39,6 +39,9 @@ class SparsityConfig:
     """Whether kernels' zeros of the model that training begins with stay zero: of one that was pruned before."""
     pattern: str = r"kernel$"
     """Which kernels, by path (searched)."""
+    by: Literal["magnitude", "movement"] = "magnitude"
+    """Which values become zero: the smallest, or those that training moves towards zero (Sanh et al. 2020), which takes
+    the memory of two more models while training."""
 
     def __post_init__(self) -> None:
         check_share(self.share, self.block)
@@ -48,6 +51,10 @@ class SparsityConfig:
                 f"every={self.every}"
             )
         check_pattern("pattern", self.pattern)
+        if self.by not in ("magnitude", "movement"):
+            raise ValueError(f"values become zero by magnitude or movement, got {self.by!r}")
+        if self.by == "movement" and not self.share and self.block is None:
+            raise ValueError("what becomes zero by movement is a share or a pattern N:M, got neither")
 
     @property
     def changes(self) -> bool:
@@ -78,21 +85,27 @@ def largest(
     >>> largest(jnp.array([[1.0], [-3.0], [2.0], [0.5]]), Axes(0, 1, 1), 0.5)[:, 0].tolist()
     [False, True, True, False]
     """
-    size = jnp.abs(kernel.astype(jnp.float32))
-    lead, rest = kernel.shape[: axes.layers], kernel.shape[axes.layers :]
+    return best(jnp.abs(kernel.astype(jnp.float32)), axes, share, block)
+
+
+def best(
+    scores: Float[Array, "..."], axes: Axes, share: Float[Array, ""] | float, block: tuple[int, int] | None = None
+) -> Bool[Array, "..."]:
+    """Return which values of a kernel are kept by scores of any sign, the greatest; arguments as of `largest`."""
+    lead, rest = scores.shape[: axes.layers], scores.shape[axes.layers :]
     if block is not None:
         inputs = math.prod(rest[: axes.inputs])
         few, many = block
         if inputs % many:
             raise ValueError(f"M of a pattern N:M must divide the inputs, got {few}:{many} for {inputs} inputs")
-        groups = jnp.moveaxis(size.reshape(*lead, inputs // many, many, -1), -2, -1)
+        groups = jnp.moveaxis(scores.reshape(*lead, inputs // many, many, -1), -2, -1)
         rank = jnp.argsort(jnp.argsort(-groups, axis=-1, stable=True), axis=-1, stable=True)
-        return jnp.moveaxis(rank < few, -1, -2).reshape(kernel.shape)
-    flat = size.reshape(*lead, -1)
+        return jnp.moveaxis(rank < few, -1, -2).reshape(scores.shape)
+    flat = scores.reshape(*lead, -1)
     gone = jnp.floor(share * flat.shape[-1]).astype(jnp.int32)
     ordered = jnp.sort(flat, axis=-1)
     least = jnp.take(ordered, jnp.minimum(gone, flat.shape[-1] - 1), axis=-1)
-    return (flat >= least[..., None]).reshape(kernel.shape)
+    return (flat >= least[..., None]).reshape(scores.shape)
 
 
 def share_at(config: SparsityConfig, step: Array, steps: int) -> Float[Array, ""]:
@@ -100,6 +113,13 @@ def share_at(config: SparsityConfig, step: Array, steps: int) -> Float[Array, ""
     end = config.end_of(steps)
     left = 1 - jnp.clip((step - config.begin) / max(end - config.begin, 1), 0, 1)
     return config.share * (1 - left**3)
+
+
+def prunes_at(config: SparsityConfig, step: Array, steps: int) -> Bool[Array, ""]:
+    """Return whether values become zero in a step of a run of so many."""
+    end = config.end_of(steps)
+    every = (step >= config.begin) & ((step - config.begin) % config.every == 0) & (step <= end)
+    return every | (step == end)
 
 
 def sparsify(config: SparsityConfig, steps: int) -> optax.GradientTransformation:
@@ -126,10 +146,7 @@ def sparsify(config: SparsityConfig, steps: int) -> optax.GradientTransformation
 
             if not config.share and config.block is None:
                 return held
-            end = config.end_of(steps)
-            now = (count >= config.begin) & ((count - config.begin) % config.every == 0) & (count <= end)
-            now |= count == end
-            pruned = jax.lax.cond(now, prune, lambda: held)
+            pruned = jax.lax.cond(prunes_at(config, count, steps), prune, lambda: held)
             return jnp.where(count >= config.begin, pruned, held if config.keep else update)
 
         return jax.tree_util.tree_map_with_path(change, updates, params, axes), count + 1
