@@ -30,6 +30,8 @@ class BenchSize:
     """Tokens in the vocabulary."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """What matrices are multiplied in."""
+    params: Literal["float32", "bfloat16", "float16"] | None = None
+    """What parameters are kept in; float32 for a preset."""
     remat: Literal["none", "full", "attention", "dots", "offload"] | None = None
     """What the backward pass computes again rather than keeps."""
     documents: int | None = None
@@ -39,9 +41,13 @@ class BenchSize:
     accumulate: int | None = None
     """Parts that a training step takes its batch in, one after the other."""
     weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] | None = None
-    """What kernels are rounded to, of 4 bits in groups of 64 inputs; for forward and decode."""
+    """What kernels are rounded to; for forward and decode."""
+    group: int | None = None
+    """Inputs of a kernel that share a scale; 64 with 4 bits, else all of an output's."""
     activations: Literal["int8", "float8_e4m3fn"] | None = None
     """What the inputs of products with such kernels are rounded to, row by row."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values are rounded to while decoding."""
 
 
 @dataclass(frozen=True)

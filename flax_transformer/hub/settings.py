@@ -75,6 +75,9 @@ class Settings:
     renormalize_logits: bool = False
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     """Token sequences that end a row; they stay at its end."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values of earlier tokens are rounded to, by `nn.quantize_cache`; None: they are not. Hugging Face
+    has `cache_implementation="quantized"` for it."""
     pad_token_id: int | None = None
     """None, or a negative number, where there is none."""
     bos_token_id: int | None = None

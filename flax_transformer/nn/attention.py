@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import qwix
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from qwix import QArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import KVCache, Memory
@@ -24,6 +26,12 @@ from flax_transformer.parallel import constrain
 PROJECTIONS = "query", "key", "value"
 
 Kind = TypeVar("Kind", bound="AttentionConfig")
+
+
+def takes_few_bits(attend: Callable) -> bool:
+    """Return whether an attention function multiplies keys and values of few bits as they are."""
+    return attend is attention or "rounded" in getattr(attend, "supports", ())
+
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
@@ -208,7 +216,7 @@ class Attention(Module):
                     f"a memory must have the rows of x, {rows}, or one for all of them, got {given}; beams share the "
                     "rows of `project(memory, beams=W)`"
                 )
-            k, v = (jnp.broadcast_to(part, (*rows, *part.shape[-3:])) for part in (k, v))
+            k, v = jax.tree.map(lambda part: jnp.broadcast_to(part, (*rows, *part.shape[-3:])), (k, v))
         return k, v
 
     def _normed(self, which: str, heads: Array) -> Array:
@@ -329,6 +337,8 @@ class Attention(Module):
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])
+        if isinstance(k, QArray) and not takes_few_bits(cfg.attend):
+            k, v = (qwix.dequantize(part).astype(q.dtype) for part in (k, v))
         y = self._mix(q, k, v, mask, bias, **extra)
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")

@@ -53,4 +53,4 @@ class TalkingAttention(Attention):
         scores = jnp.einsum("...nts,nm->...mts", scores, widen(self.before[...]))
         weights = masked_softmax(scores, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
         weights = jnp.einsum("...mts,mn->...nts", weights, widen(self.after[...]))
-        return mix_weights(weights, v, dropout)
+        return mix_weights(weights, v, dropout, q.dtype)
