@@ -23,6 +23,7 @@ RULES = {
     "int8, inputs int8, cache int8": {"weights": "int8", "activations": "int8", "cache": "int8"},
     "float8, inputs float8": {"weights": "float8_e4m3fn", "activations": "float8_e4m3fn"},
     "int4 in groups of 128": {"weights": "int4", "group": 128},
+    "int4 in groups of 64": {"weights": "int4", "group": 64},
 }
 
 
@@ -37,6 +38,7 @@ def planned(topology: str, rule: dict) -> dict:
         "milliseconds_at_least": 1e3 * found.bounds.step,
         "arithmetic_milliseconds": 1e3 * found.bounds.compute,
         "bound_by": found.bounds.by,
+        "sent_gigabytes_a_chip": sum(found.wire.values()) / 1e9,
         "products": {each["kind"]: each["count"] for each in known.products},
     }
 

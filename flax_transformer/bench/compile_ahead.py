@@ -237,7 +237,10 @@ def _lower_training(
 ) -> tuple[dict[str, Any], Any, Mesh]:
     """Return what is known of a model's training step, the step for the slice, and the mesh it is split over."""
     if workload.objective is None:
-        raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
+        raise ValueError(
+            f"a plan is of a training step, and nothing says what {workload.name} is trained on; --what forward, or "
+            "decode, is of another"
+        )
     mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
     workload.check_rows(mesh.shape)
     state, place = workload.state, batch_sharding(mesh)

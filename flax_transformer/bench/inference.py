@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.bench.flops import alone, count_flops
@@ -19,13 +18,11 @@ from flax_transformer.bench.workload import Facts, Workload
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import Memory
 from flax_transformer.nn.embedding import Embedding, OutputTable
+from flax_transformer.nn.quantized import stored_bytes
 from flax_transformer.parallel import batch_sharding, tree_shardings
 from flax_transformer.parallel.axis import several
 from flax_transformer.parallel.sharding import to_spec
 from flax_transformer.train.state import parameter_count
-
-HALF = (jnp.dtype(jnp.int4), jnp.dtype(jnp.uint4))
-"""Types of which two values are one byte."""
 
 
 @frozen
@@ -124,11 +121,8 @@ def looked_up(model: Any) -> list[Any]:
 
 def device_bytes(tree: Any) -> int:
     """Count the bytes of arrays, or of shapes with shardings, on one device."""
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        count = math.prod(leaf.sharding.shard_shape(leaf.shape))
-        total += -(-count // 2) if leaf.dtype in HALF else count * leaf.dtype.itemsize
-    return total
+    leaves = jax.tree.leaves(tree)
+    return sum(stored_bytes(math.prod(leaf.sharding.shard_shape(leaf.shape)), leaf.dtype) for leaf in leaves)
 
 
 def _with(tree: Any, shardings: Any) -> Any:

@@ -69,9 +69,8 @@ class CompiledPlan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of the whole slice; of types the data sheets do not name, as of bfloat16."""
-        kind = self.topology.spec.kind
-        return (known_peak(kind, self.compiled.dtype) or known_peak(kind, "bfloat16")) * self.topology.devices
+        """FLOP/s of the whole slice, in the type of the model."""
+        return self.peak_of(self.compiled.dtype)
 
     @property
     def bounds(self) -> Bounds:
@@ -96,9 +95,10 @@ class CompiledPlan:
         return None if not self.compiled.items else self.read * self.topology.devices / self.compiled.items
 
     def peak_of(self, kind: str) -> float:
-        """FLOP/s of the whole slice for products of a kind; of few bits as of floats where it is no faster for them."""
-        few = known_peak(self.topology.spec.kind, kind) if kind in FEW else None
-        return self.peak if few is None else few * self.topology.devices
+        """FLOP/s of the whole slice for products of a kind; of types the data sheets do not name, as of bfloat16."""
+        chip = self.topology.spec.kind
+        own = kind if kind in FEW or self.compiled.dtype in FEW else self.compiled.dtype
+        return (known_peak(chip, own) or known_peak(chip, "bfloat16")) * self.topology.devices
 
     @property
     def slowness(self) -> float:

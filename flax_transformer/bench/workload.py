@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from jax.interpreters import partial_eval
 
@@ -96,8 +97,9 @@ class Workload:
 
     @property
     def state(self) -> TrainState:
-        """The state of training, abstract."""
-        optimizer = make_optimizer(self.optimizer, self.train.steps)
+        """The state of training, abstract; without one of the optimizer where nothing is trained."""
+        trained = self.objective is not None
+        optimizer = make_optimizer(self.optimizer, self.train.steps) if trained else optax.set_to_zero()
         return abstract_state(self.init, optimizer, ema=self.train.ema > 0, carry=self.carry)
 
     @property
@@ -166,7 +168,7 @@ class Size:
     vocab: int | None = None
     dtype: str | None = None
     params: str | None = None
-    """What parameters are kept in."""
+    """What parameters are kept in; those of 16 bits are not trained."""
     remat: str | None = None
     """A name in `nn.stack.REMAT`."""
     documents: int | None = None
@@ -260,7 +262,7 @@ def from_config(name: str, config: Any, size: Size, rules: Sequence[Quantization
     made = {
         "init": init,
         "forward": forward,
-        "objective": None if rules else OBJECTIVES.get(model.use),
+        "objective": OBJECTIVES.get(model.use) if not rules and size.params in (None, "float32") else None,
         "decode": DECODERS.get(model.use),
     }
     if model.use in STARTS:

@@ -31,7 +31,7 @@ class BenchSize:
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """What matrices are multiplied in."""
     params: Literal["float32", "bfloat16", "float16"] | None = None
-    """What parameters are kept in; float32 for a preset."""
+    """What parameters are kept in, float32 for a preset; those of 16 bits are not trained."""
     remat: Literal["none", "full", "attention", "dots", "offload"] | None = None
     """What the backward pass computes again rather than keeps."""
     documents: int | None = None
@@ -68,7 +68,14 @@ class Mesh:
     data parallelism crosses from one to another."""
 
 
-def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), devices: int | None = None) -> None:
+def sharding(
+    experiment: Folder,
+    options: Options = (),
+    /,
+    mesh: Mesh = Mesh(),
+    devices: int | None = None,
+    size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
+) -> None:
     """Print how every parameter lies on a mesh, and what a device keeps; nothing is allocated, no device is needed.
 
     Args:
@@ -76,6 +83,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
       options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
       mesh: Devices to spread over; the experiment's own by default.
       devices: How many there are; by default as many as the axes with a number make.
+      size: Types, and few bits of kernels; the target's own by default.
     """
     from flax_transformer.bench.target import find_workload
     from flax_transformer.bench.workload import Size as Shapes
@@ -84,7 +92,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
     from flax_transformer.task.sharding import sharding_table
 
     experiment, options = spelled(experiment, options)
-    target = find_workload(experiment, Shapes(), options)
+    target = find_workload(experiment, Shapes(**asdict(size)), options)
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     print(sharding_table(target.state, abstract_mesh(config, devices)))
 

@@ -103,7 +103,8 @@ class Call:
 def check_arrays(q, k, v) -> None:
     """Raise ValueError for queries, keys and values that do not fit each other."""
     if isinstance(k, QArray) != isinstance(v, QArray):
-        raise ValueError(f"keys and values have few bits together, got {type(k).__name__} and {type(v).__name__}")
+        few = "keys" if isinstance(k, QArray) else "values"
+        raise ValueError(f"keys and values have few bits together, got {few} alone")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
             raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")
