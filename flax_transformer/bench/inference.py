@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.bench.flops import alone, count_flops
 from flax_transformer.bench.workload import Facts, Workload
@@ -88,7 +88,7 @@ def _facts(workload: Workload, what: str, model: Any, run: Callable, given: tupl
     )  # fmt: skip
 
 
-def cache_shardings(cache: Any, mesh: Mesh) -> Any:
+def cache_shardings(cache: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Return where a cache lies: keys and values by rows and heads, as attention splits them; all else is whole."""
 
     def split(leaf: Any, layers: int) -> NamedSharding:

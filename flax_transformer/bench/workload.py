@@ -179,10 +179,10 @@ class Size:
     """Parts that a training step takes its batch in, one after the other."""
     weights: str | None = None
     """What kernels are rounded to, as `compress.Quantization` has it; such a model is not trained."""
-    activations: str | None = None
-    """What the inputs of products with them are rounded to."""
     group: int | None = None
     """Inputs that share a scale; None: 64 with 4 bits, else all of an output's."""
+    activations: str | None = None
+    """What the inputs of products with them are rounded to."""
     cache: str | None = None
     """What keys and values are rounded to while decoding, as `nn.quantize_cache` has it."""
 

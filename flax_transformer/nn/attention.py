@@ -25,6 +25,9 @@ from flax_transformer.parallel import constrain
 
 PROJECTIONS = "query", "key", "value"
 
+Few = Array | QArray
+"""Keys or values, perhaps of few bits."""
+
 Kind = TypeVar("Kind", bound="AttentionConfig")
 
 
@@ -199,7 +202,7 @@ class Attention(Module):
     def _key_value(self, memory: Float[Array, "*B S W"]) -> tuple[Array, Array]:
         return self._normed("key", self.key(memory)), self.value(memory)
 
-    def _memory_key_value(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
+    def _memory_key_value(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Few, Few]:
         """Return a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
         if not isinstance(memory, Memory):
             check_hidden(memory, self.cfg.memory_width, "memory")
@@ -331,7 +334,7 @@ class Attention(Module):
         return rotary(q, positions, frequencies), rotary(k, positions, frequencies), v
 
     def _attend(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
     ) -> Array:
         cfg, shape = self.cfg, q.shape
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
@@ -346,7 +349,7 @@ class Attention(Module):
         return self.out(constrain(y.reshape(shape), "batch", *windows, "length", "heads", None))
 
     def _mix(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
     ) -> Array:
         """Return what each query sees of the values: what layers of other parameters do in another way."""
         extra = {} if dropout is None else {"dropout": dropout}  # a function that knows no dropout is given none

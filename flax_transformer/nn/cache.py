@@ -59,10 +59,15 @@ class LayerCache(ABC):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Memory(LayerMemory):
-    """A memory's keys and values, projected once by `Attention.project`, used at every decoding step."""
+    """A memory's keys and values, projected once by `Attention.project`, used at every decoding step.
 
-    key: Float[Array, "*B K H S"] | QArray
-    value: Float[Array, "*B K S H"] | QArray
+    Fields are arrays, or what stands for them in a tree of shapes or shardings.
+    """
+
+    key: Any
+    """[*B K H S]; of few bits a `qwix.QArray` with scales [*B K 1 S]."""
+    value: Any
+    """[*B K S H]; of few bits with scales [*B K S 1]."""
     beams: int = field(default=1, kw_only=True, metadata={"static": True})
     """W, how many rows of queries, one after another, share each row: the hypotheses of a sentence."""
 
@@ -122,8 +127,10 @@ class KVCache(Memory, LayerCache):
     size 1.
     """
 
-    index: Int[Array, "*L"]
-    ancestry: Int[Array, "*B W _"] | None = None
+    index: Any
+    """[*L]."""
+    ancestry: Any = None
+    """[*B W S - P]; None without beams."""
     shared: int = field(default=0, metadata={"static": True})
     """P, positions that all hypotheses have in common."""
 

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.attention import Attention, AttentionConfig
+from flax_transformer.nn.attention import Attention, AttentionConfig, Few
 from flax_transformer.ops import Dropout, Mask, widen
 from flax_transformer.ops.attention.xla import attention_logits, masked_softmax, mix_weights
 
@@ -46,7 +46,7 @@ class TalkingAttention(Attention):
             setattr(self, name, nnx.Param(start, out_sharding=(None, None), eager_sharding=False))
 
     def _mix(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
     ) -> Array:
         cfg = self.cfg
         scores = attention_logits(q, k, bias, scale=cfg.scale)
