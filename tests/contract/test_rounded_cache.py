@@ -68,7 +68,7 @@ def test_a_family_decodes_with_a_cache_of_int8(name):
     if not isinstance(work, Workload) or work.start is None:
         pytest.skip(f"{name} does not decode token by token")
     model = load(folder).pretrained.model
-    cache, _ = work.start(model, work.batch, TOKENS)
+    cache, _ = work.start(model, jax.tree.map(jnp.asarray, work.batch), TOKENS)
     few = quantize_cache(cache, "int8")
     nodes = [node for node in jax.tree.leaves(cache, is_leaf=is_memory) if is_memory(node)]
     assert cache_bytes(few) == sum(
