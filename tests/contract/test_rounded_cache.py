@@ -67,7 +67,23 @@ def test_a_family_decodes_with_a_cache_of_int8(name):
     work = find_target(str(folder), Size(batch=2, length=TOKENS))
     if not isinstance(work, Workload) or work.start is None:
         pytest.skip(f"{name} does not decode token by token")
-    model = load(folder).pretrained.model
+    assert_decodes(load(folder).pretrained.model, work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["universal_tiny", "evolved_transformer_small"])
+def test_a_block_of_its_own_does_so_too(name):
+    work = find_target(name, Size(batch=2, length=TOKENS, vocab=40))
+    assert_decodes(jax.jit(work.init)(jax.random.key(0)), work)
+
+
+def test_a_model_without_keys_and_values_says_so():
+    work = find_target("lstm_seq2seq", Size(batch=2, length=TOKENS, vocab=40, cache="int8"))
+    with pytest.raises(ValueError, match="keys and values are rounded, RecurrentCache has none"):
+        jax.eval_shape(work.decode, jax.eval_shape(work.init, jax.random.key(0)), work.batch)
+
+
+def assert_decodes(model, work):
     cache, _ = work.start(model, jax.tree.map(jnp.asarray, work.batch), TOKENS)
     few = quantize_cache(cache, "int8")
     nodes = [node for node in jax.tree.leaves(cache, is_leaf=is_memory) if is_memory(node)]
