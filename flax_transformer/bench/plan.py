@@ -104,10 +104,8 @@ class CompiledPlan:
     def slowness(self) -> float:
         """How long the products take beside those of floats alone, by the shares of each kind in the program."""
         products = self.compiled.products
-        total = sum(each["flops"] for each in products)
-        return (
-            sum(each["flops"] * self.peak / self.peak_of(each["kind"]) for each in products) / total if total else 1.0
-        )
+        took = sum(each["flops"] * self.peak / self.peak_of(each["kind"]) for each in products)
+        return took / sum(each["flops"] for each in products) if took else 1.0
 
     @property
     def wire(self) -> dict[str, float]:
@@ -253,8 +251,8 @@ def _speed(found: CompiledPlan) -> Iterator[tuple[str, str]]:
     yield "model FLOPs", f"{amount(known.flops)} a step"
     if known.again:
         yield "  done again", f"{amount(known.again)}, to save memory"
-    peak = f", at {amount(found.peak / found.slowness, 'FLOP/s')}"
-    yield "  arithmetic", f"{seconds(bounds.compute)} at the least{peak}"
+    peak = amount(found.peak / found.slowness, "FLOP/s")
+    yield "  arithmetic", f"{seconds(bounds.compute)} at the least, at {peak}"
     yield "  memory", f"{seconds(bounds.memory)} at the least, at {amount(spec.bandwidth, 'B/s')} a {each}"
     yield "  links", f"{seconds(bounds.links)} at the least, at {amount(spec.links, 'B/s')} a {each}"
     yield "step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"

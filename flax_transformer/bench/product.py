@@ -102,16 +102,15 @@ def _convolution(each: Instruction, given: tuple, kernel: tuple, made: tuple) ->
     labels = _LABELS.search(each.rest)
     if labels is None:
         return None
-    places = [{label: size for label, size in zip(names, shape, strict=True)} for names, shape in
-              zip(labels.groups(), (given, kernel, made), strict=True)]  # fmt: skip
-    left, right, out = places
+    shapes = zip(labels.groups(), (given, kernel, made), strict=True)
+    sides = [dict(zip(names, shape, strict=True)) for names, shape in shapes]
+    _, right, out = sides
     window = _WINDOW.search(each.rest)
     about = dict(part.split("=") for part in window[1].split()) if window else {}
     count = 2 * out["b"] * out["f"] * right["i"]
     for axis in range(len(given) - 2):
-        label = str(axis)
-        count *= _meetings(left[label], right[label], out[label], {name: part.split("x")[axis] for name, part in
-                                                                   about.items()})  # fmt: skip
+        here = {name: part.split("x")[axis] for name, part in about.items()}
+        count *= _meetings(*(side[str(axis)] for side in sides), here)
     return count
 
 
