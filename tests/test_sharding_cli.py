@@ -82,3 +82,13 @@ def test_what_cannot_be_is_said_in_one_sentence(run, arguments, message):
     assert (code, out) == (1, "")
     assert re.match(f".*{message}", err)
     assert err.count("\n") == 1
+
+
+def test_of_few_bits_there_is_nothing_that_trains(run):
+    code, out, err = run("sharding", "llama2_7b", "--weights", "int4", "--group", 128, "--mesh.tensor", 2)
+    assert (code, err) == (0, "")
+    whole = lines(out, "trunk.blocks.feedforward.down.kernel.values")[0]
+    assert whole == [
+        "trunk.blocks.feedforward.down.kernel.values", "32×11008×4096", "layers inner→tensor embed", "361 MB"
+    ]  # fmt: skip
+    assert lines(out, ("gradients", "optimizer")) == []

@@ -23,14 +23,16 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.atomic import write_file
+from flax_transformer.bench import product
 from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.bench.inference import inference
 from flax_transformer.bench.kernel import kernels, workspace
 from flax_transformer.bench.minimum_bytes import minimum_bytes
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program
 from flax_transformer.bench.workload import Facts, Size, Workload, program_facts
 from flax_transformer.frozen import frozen
-from flax_transformer.parallel import batch_sharding, collectives, make_mesh
+from flax_transformer.parallel import batch_sharding, collectives, hlo, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
 from flax_transformer.task.command import split_target
 from flax_transformer.train.compiled_step import COMPILERS, digest, installed, program_file, save_program
@@ -60,6 +62,8 @@ class Case:
     """Of the experiment, as on its own command line."""
     programs: str = ""
     """A folder to keep the compiled step in, for the experiment's own `--programs`."""
+    what: str = "train"
+    """The program, one of `workload.PROGRAMS`; a step of it where it has steps."""
 
 
 @frozen
@@ -88,6 +92,14 @@ class Compiled:
     outputs: int = 0
     """Those that take no argument's place."""
     temporaries: int = 0
+    weights: int = 0
+    """Of the model, where the program is not training."""
+    looked_up: int = 0
+    """Of it, tables of which few rows are read."""
+    cache: int = 0
+    """What a step of decoding is given of earlier ones."""
+    products: tuple[dict[str, Any], ...] = ()
+    """`product.Products` as dictionaries."""
     kernels: int = 0
     """Written in Pallas, as those of splash attention, or cuDNN's."""
     workspace: int = 0
@@ -148,7 +160,7 @@ def _kept(answer: Mapping[str, Any]) -> Compiled:
     if answer["file"] and not answer["earlier"]:
         Path(answer["file"]).parent.mkdir(parents=True, exist_ok=True)
         write_file(answer["file"], json.dumps(measured))
-    measured = {**measured, "collectives": tuple(measured.get("collectives", ()))}
+    measured |= {name: tuple(measured.get(name, ())) for name in ("collectives", "products")}
     return Compiled(**answer["known"], **measured, earlier=answer["earlier"])
 
 
@@ -162,7 +174,7 @@ def _read(file: Path | None) -> dict[str, Any] | None:
 
 def _name(program: str, devices: Mapping[str, Any]) -> str:
     """Name all that what the compiler tells depends on, and what we read of it."""
-    ours = [Path(file).read_text() for file in (__file__, collectives.__file__)]
+    ours = [Path(module.__file__).read_text() for module in (sys.modules[__name__], collectives, hlo, product)]
     return f"{digest(program, {**devices, 'read by': ours})}.json"
 
 
@@ -208,10 +220,15 @@ def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> di
             f"{case.target} on {topology.name}"
         )
     found = find_target(case.target, Size(**case.size), case.options)
+    if case.what != "train" and (case.programs or isinstance(found, Program)):
+        kind = "a function is one program" if isinstance(found, Program) else "training steps alone are kept"
+        raise ValueError(f"{kind}, got {case.what} of {case.target}")
     if isinstance(found, Program):
         lowered = _lower_program(case.target, found, topology, case.mesh)
-    else:
+    elif case.what == "train":
         lowered = _lower_training(found, topology, case.mesh)
+    else:
+        lowered = _lower_inference(found, case.what, topology, case.mesh)
     return _answer(*lowered, topology, kept, fresh=fresh, programs=case.programs)
 
 
@@ -220,7 +237,10 @@ def _lower_training(
 ) -> tuple[dict[str, Any], Any, Mesh]:
     """Return what is known of a model's training step, the step for the slice, and the mesh it is split over."""
     if workload.objective is None:
-        raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
+        raise ValueError(
+            f"a plan is of a training step, and nothing says what {workload.name} is trained on; --what forward, or "
+            "decode, is of another"
+        )
     mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
     workload.check_rows(mesh.shape)
     state, place = workload.state, batch_sharding(mesh)
@@ -231,6 +251,18 @@ def _lower_training(
     with jax.set_mesh(mesh):
         traced = laid_out(workload.step, state, mesh).trace(state, batch)
         return _known(facts, least(), least(gathers=2)), traced.lower(lowering_platforms=(topology.platform,)), mesh
+
+
+def _lower_inference(
+    workload: Workload, what: str, topology: Topology, mesh: MeshConfig | None
+) -> tuple[dict[str, Any], Any, Mesh]:
+    """Return what is known of a forward pass or a step of decoding, the program, and the mesh it is split over."""
+    mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
+    made = inference(workload, what, mesh)
+    with jax.set_mesh(mesh):
+        lowered = made.function.trace(*made.arguments).lower(lowering_platforms=(topology.platform,))
+    sizes = {name: getattr(made, name) for name in ("weights", "looked_up", "cache")}
+    return {**_known(made.facts), **sizes}, lowered, mesh
 
 
 def _lower_program(
@@ -320,6 +352,7 @@ def _tell(lowered: Any, topology: Topology, program: Path | None = None) -> dict
         "limit": topology.spec.room,
         "kernels": sum(kernels(text).values()),
         "collectives": [asdict(each) for each in collectives.collectives_of(text)],
+        "products": [asdict(each) for each in product.products_of(text)],
     }
 
 

@@ -15,29 +15,29 @@ import jax.numpy as jnp
 
 _TERA = 1e12
 
-# device_kind, as a pattern: TFLOP/s in float16, bfloat16, float32. JAX multiplies float32 matrices by default in
-# bfloat16 passes on TPU and in TF32 on NVIDIA parts from Ampere on, so those are the peaks that count there. None: the
-# part has no fast path for that type. First match wins.
-PEAKS: tuple[tuple[str, tuple[float | None, float | None, float | None]], ...] = (
-    (r"^TPU v2$", (None, 22.5, 22.5)),
-    (r"^TPU v3$", (None, 61.5, 61.5)),
-    (r"^TPU v4$", (None, 275, 275)),
-    (r"^TPU (v5 lite|v5e)$", (None, 197, 197)),
-    (r"^TPU v5p?$", (None, 459, 459)),
-    (r"^TPU (v6 lite|v6e)$", (None, 918, 918)),
-    (r"^TPU ?7x$", (None, 1153.5, 1153.5)),
-    (r"V100.*PCIE", (112, None, 14)),
-    (r"V100", (125, None, 15.7)),
-    (r"\bT4\b", (65, None, 8.1)),
-    (r"\bA10\b", (125, 125, 62.5)),
-    (r"\bA100\b", (312, 312, 156)),
-    (r"\bL4\b", (121, 121, 60)),
-    (r"\bH100 PCIe\b", (756.5, 756.5, 378)),
-    (r"\bH[12]00 NVL\b", (835, 835, 417.5)),
-    (r"\bH[12]00\b", (989.4, 989.4, 494.7)),
-    (r"\bB200\b", (2250, 2250, 1125)),
+# device_kind, as a pattern: TFLOP/s in float16, bfloat16, float32, TOP/s in int8, TFLOP/s in float8. JAX multiplies
+# float32 matrices by default in bfloat16 passes on TPU and in TF32 on NVIDIA parts from Ampere on, so those are the
+# peaks that count there. None: the part has no fast path for that type, or its pages name none. First match wins.
+PEAKS: tuple[tuple[str, tuple[float | None, ...]], ...] = (
+    (r"^TPU v2$", (None, 22.5, 22.5, None, None)),
+    (r"^TPU v3$", (None, 61.5, 61.5, None, None)),
+    (r"^TPU v4$", (None, 275, 275, 275, None)),
+    (r"^TPU (v5 lite|v5e)$", (None, 197, 197, 394, None)),
+    (r"^TPU v5p?$", (None, 459, 459, 918, 459)),
+    (r"^TPU (v6 lite|v6e)$", (None, 918, 918, 1836, 918)),
+    (r"^TPU ?7x$", (None, 1153.5, 1153.5, None, 2307)),
+    (r"V100.*PCIE", (112, None, 14, None, None)),
+    (r"V100", (125, None, 15.7, None, None)),
+    (r"\bT4\b", (65, None, 8.1, 130, None)),
+    (r"\bA10\b", (125, 125, 62.5, 250, None)),
+    (r"\bA100\b", (312, 312, 156, 624, None)),
+    (r"\bL4\b", (121, 121, 60, 242.5, 242.5)),
+    (r"\bH100 PCIe\b", (756.5, 756.5, 378, 1513, 1513)),
+    (r"\bH[12]00 NVL\b", (835, 835, 417.5, 1670.5, 1670.5)),
+    (r"\bH[12]00\b", (989.4, 989.4, 494.7, 1978.9, 1978.9)),
+    (r"\bB200\b", (2250, 2250, 1125, 4500, 4500)),
 )
-TYPES = ("float16", "bfloat16", "float32")
+TYPES = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def known_peak(device_kind: str, dtype: str) -> float | None:
 
     Args:
       device_kind: as `jax.Device.device_kind` spells it.
-      dtype: what is multiplied; known are float16, bfloat16 and float32.
+      dtype: what is multiplied; known are float16, bfloat16, float32, int8 and float8_e4m3fn.
 
     >>> known_peak("TPU v5 lite", "bfloat16")
     197000000000000.0

@@ -54,7 +54,8 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
         )
         size = replace(size, batch=size.batch or planned["batch"], length=planned["length"], vocab=None)
         return from_config(name, config, size, objective=experiment.objective, **training)
-    if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout, accumulate=size.accumulate):
+    kept = ("dtype", "params", "remat", "dropout", "accumulate", "cache")
+    if size != Size(**{name: getattr(size, name) for name in kept}):
         raise ValueError(
             f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
             "documents for presets"
@@ -73,7 +74,7 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     model = jax.eval_shape(init, jax.random.key(0))
     made = getattr(model, "cfg", None)  # sized by the data
     if (known := measurable(made)) and isinstance(model, known) and isinstance(batch, Mapping) and "inputs" in batch:
-        return from_config(name, made, Size(), **training)
+        return from_config(name, made, Size(cache=size.cache), **training)
 
     def loss(model: Any, rows: Batch) -> jax.Array:
         if carry_of(objective) is not NOTHING:

@@ -30,6 +30,9 @@ the times are what the data sheets allow. Too much memory is not refused by this
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
 
+FEW = ("int8", "float8_e4m3fn")
+"""Kinds of products that chips may have a peak of their own for."""
+
 NOT_FUSED = "not fused; flax_transformer.ops.explain_attention says of a call, by its shapes, why"
 
 
@@ -66,21 +69,43 @@ class CompiledPlan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of the whole slice; of types the data sheets do not name, as of bfloat16."""
-        kind = self.topology.spec.kind
-        return (known_peak(kind, self.compiled.dtype) or known_peak(kind, "bfloat16")) * self.topology.devices
+        """FLOP/s of the whole slice, in the type of the model."""
+        return self.peak_of(self.compiled.dtype)
 
     @property
     def bounds(self) -> Bounds:
         """What each resource takes for a step by itself, at its full speed."""
         spec, known = self.topology.spec, self.compiled
         # What comes in is read, what goes out is written, and every temporary byte is written and read.
-        traffic = known.arguments + known.outputs + 2 * known.temporaries
+        traffic = self.read + known.outputs + 2 * known.temporaries
         return Bounds(
-            compute=(known.flops + known.again) / self.peak,
+            compute=(known.flops + known.again) / self.peak * self.slowness,
             memory=traffic * spec.devices / spec.bandwidth,
             links=sum(self.wire.values()) * spec.devices / spec.links,
         )
+
+    @property
+    def read(self) -> int:
+        """Bytes that a device reads of what comes in: of tables in which rows are looked up next to nothing."""
+        return self.compiled.arguments - self.compiled.looked_up
+
+    @property
+    def read_each(self) -> float | None:
+        """Bytes that all devices together read for each token, row or whatever counts."""
+        return None if not self.compiled.items else self.read * self.topology.devices / self.compiled.items
+
+    def peak_of(self, kind: str) -> float:
+        """FLOP/s of the whole slice for products of a kind; of types the data sheets do not name, as of bfloat16."""
+        chip = self.topology.spec.kind
+        own = kind if kind in FEW or self.compiled.dtype in FEW else self.compiled.dtype
+        return (known_peak(chip, own) or known_peak(chip, "bfloat16")) * self.topology.devices
+
+    @property
+    def slowness(self) -> float:
+        """How long the products take beside those of floats alone, by the shares of each kind in the program."""
+        products = self.compiled.products
+        took = sum(each["flops"] * self.peak / self.peak_of(each["kind"]) for each in products)
+        return took / sum(each["flops"] for each in products) if took else 1.0
 
     @property
     def wire(self) -> dict[str, float]:
@@ -95,14 +120,15 @@ class CompiledPlan:
 
     @property
     def utilisation(self) -> float:
-        """Model FLOPs utilisation, at most."""
-        return self.compiled.flops / self.peak / self.bounds.step
+        """Model FLOPs utilisation, at most: the part of the time that arithmetic takes at its full speed."""
+        return self.compiled.flops / self.peak * self.slowness / self.bounds.step
 
     @property
     def record(self) -> dict[str, Any]:
         """All of it as a dictionary: the case, what the compiler told, and the bounds in seconds."""
         bounds = {**asdict(self.bounds), "step": self.bounds.step, "by": self.bounds.by} if self.compiled.fits else None
-        return {"case": asdict(self.case), "compiled": asdict(self.compiled), "bounds": bounds}
+        read = {} if self.case.what == "train" else {"read_each": self.read_each}
+        return {"case": asdict(self.case), "compiled": asdict(self.compiled), "bounds": bounds, **read}
 
     def __str__(self) -> str:
         return render(self)
@@ -181,12 +207,15 @@ def render(found: CompiledPlan, *, tokens: float = 0.0, price: float = 0.0) -> s
     if known.fits or gpus:
         rows += [
             ("  arguments", gib(known.arguments)),
+            *([("    weights", gib(known.weights))] if known.weights else []),
+            *([("    cache", gib(known.cache))] if known.cache else []),
             ("  temporaries", gib(known.temporaries)),
             ("  outputs", f"{gib(known.outputs)} beyond those in the arguments' place"),
             *([("  workspace", f"{gib(known.workspace)} of cuDNN, reckoned")] if known.workspace else []),
         ]
     if known.fits:
-        rows += [("", ""), *_communication(found), ("", ""), _kernels(found), *_speed(found)]
+        kernels = [] if found.case.what == "decode" else [_kernels(found)]
+        rows += [("", ""), *_communication(found), ("", ""), *kernels, *_products(found), *_speed(found)]
         rows += _cost(found, tokens, price)
     note = ESTIMATE if gpus else UNKNOWN
     return f"{align(rows, 'l')}\n\n{note}" if known.fits or gpus else align(rows, "l")
@@ -205,17 +234,31 @@ def gib(count: int) -> str:
     return f"{count / GIB:.2f} GiB"
 
 
+def _products(found: CompiledPlan) -> Iterator[tuple[str, str]]:
+    """Say what is multiplied, where any of it has few bits or the program is not training."""
+    products = found.compiled.products
+    if found.case.what == "train" and not any(each["kind"] in FEW for each in products):
+        return
+    for number, each in enumerate(products):
+        times = f"{each['count']} product{'s' if each['count'] > 1 else ''} of {each['kind']}"
+        peak = found.peak_of(each["kind"]) / found.topology.devices
+        yield "" if number else "arithmetic", f"{times}: {amount(each['flops'])} a device, at {amount(peak, 'FLOP/s')}"
+
+
 def _speed(found: CompiledPlan) -> Iterator[tuple[str, str]]:
     known, bounds, spec = found.compiled, found.bounds, found.topology.spec
     each = "GPU" if found.topology.platform == "cuda" else "chip"
     yield "model FLOPs", f"{amount(known.flops)} a step"
     if known.again:
         yield "  done again", f"{amount(known.again)}, to save memory"
-    yield "  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"
+    peak = amount(found.peak / found.slowness, "FLOP/s")
+    yield "  arithmetic", f"{seconds(bounds.compute)} at the least, at {peak}"
     yield "  memory", f"{seconds(bounds.memory)} at the least, at {amount(spec.bandwidth, 'B/s')} a {each}"
     yield "  links", f"{seconds(bounds.links)} at the least, at {amount(spec.links, 'B/s')} a {each}"
     yield "step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"
     yield "MFU", f"{100 * found.utilisation:.0f} % at the most"
+    if found.case.what == "decode" and found.read_each is not None:
+        yield f"read a {known.unit.removesuffix('s')}", amount(found.read_each, "B")
     if found.items_per_second is not None:
         yield f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"
 

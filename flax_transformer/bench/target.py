@@ -1,8 +1,9 @@
 """From a name to what is measured: a preset, an experiment, a Hugging Face checkpoint, or any function of a file."""
 
 import inspect
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,12 +12,15 @@ from typing import Any
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config, hidden
+from flax_transformer.compress import Quantization
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
+from flax_transformer.hub.quantized.rules import stored_schemes
 from flax_transformer.hub.registry import find_family
+from flax_transformer.hub.weights import resolve
 from flax_transformer.listing import listed
-from flax_transformer.models.preset import find_preset
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.task.command import split_target
 from flax_transformer.task.experiment import Experiment
@@ -63,12 +67,13 @@ def find_workload(name: str, size: Size, options: Sequence[str] = ()) -> Workloa
 def from_pretrained(name: str, size: Size) -> Workload:
     """Make the workload of a folder or a run with a config.json, or of a hub id, from which that one file is fetched.
 
-    It is the model that config.json describes, with random weights. What is on top of a model is trained if there is an
-    objective for what its architecture can do.
+    It is the model that config.json describes, with random weights, of few bits where it says so. What is on top of a
+    model is trained if there is an objective for what its architecture can do.
 
     Raises:
       FileNotFoundError: no such folder, and no hub id.
-      ValueError: none on the hub, an architecture that is not supported, a size that it decides itself.
+      ValueError: none on the hub, an architecture that is not supported, a size that it decides itself, few bits that
+        are not read.
     """
     if size.vocab is not None:
         raise ValueError(f"config.json decides on the vocabulary of {name}, got vocab={size.vocab}")
@@ -79,8 +84,9 @@ def from_pretrained(name: str, size: Size) -> Workload:
     fields = Fields.of(read_json(file))
     if "model_type" not in fields:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
-    size = _as_stored(size, fields.get("quantization_config"))
-    made = from_config(name, read_model(fields, file.parent), size)
+    config = read_model(fields, file.parent)
+    rules = _stored_rules(file, fields, config) if size.weights is None else ()
+    made = from_config(name, config, size, rules)
     known = find_family(fields)[1]
     uses = set() if known.inputs.several else {*known.uses}  # examples are of one image a text
     if made.objective == OBJECTIVES["object-detection"] and "object-detection" not in uses:  # it has no heads
@@ -90,17 +96,31 @@ def from_pretrained(name: str, size: Size) -> Workload:
     return replace(made, objective=None) if scored else made
 
 
-def _as_stored(size: Size, stored: Any) -> Size:
-    """Return a size with the few bits that a checkpoint's kernels have, unless others are asked for."""
-    if not isinstance(stored, Mapping) or size.weights is not None:
-        return size
-    if stored.get("quant_method") != "compressed-tensors":  # of the others matrices are measured whole
-        return size
-    group = next(iter(stored["config_groups"].values()))
-    weights, inputs = group["weights"], group.get("input_activations")
-    kinds = {"int": f"int{weights['num_bits']}", "float": "float8_e4m3fn"}
-    activations = None if not inputs else {"int": "int8", "float": "float8_e4m3fn"}[inputs["type"]]
-    return replace(size, weights=kinds[weights["type"]], activations=activations)
+def _stored_rules(file: Path, fields: Fields, config: Any) -> tuple[Quantization, ...]:
+    """Return the few bits that a checkpoint's kernels have, as its config.json says; none where they are whole."""
+    stored = fields.get("quantization_config")
+    if stored is None:
+        return ()
+    family, architecture = find_family(fields)
+    try:
+        schemes = stored_schemes(stored, resolve(family.rows(architecture), abstract(config)))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    paths: dict[tuple, list[str]] = {}
+    for path, scheme in schemes.items():
+        table = path.endswith("token.embedding")
+        paths.setdefault((scheme.kind, scheme.group, scheme.activations, table), []).append(path)
+    return tuple(
+        Quantization(
+            weights=kind, group=group, activations=activations, embeddings=table, pattern=_any_of(names, table)
+        )
+        for (kind, group, activations, table), names in paths.items()
+    )
+
+
+def _any_of(paths: list[str], table: bool) -> str:
+    """Return a pattern of these kernels; of tables, which are asked for otherwise, one of none."""
+    return "(?!)" if table else f"^({'|'.join(map(re.escape, paths))})$"
 
 
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:

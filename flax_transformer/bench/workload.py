@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from jax.interpreters import partial_eval
 
@@ -19,7 +20,8 @@ from flax_transformer.decode import Greedy, Parallel, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision, own_tables, with_fields, with_precision
+from flax_transformer.nn import Precision, own_tables, quantize_cache, with_fields, with_precision
+from flax_transformer.nn.cache import KINDS
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.nn.quantized import BITS, check_kind
 from flax_transformer.objective import OBJECTIVES
@@ -36,6 +38,8 @@ from flax_transformer.train.step import make_train_step
 Batch = dict[str, Any]
 ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constant"))
 PROGRAMS = ("forward", "train", "decode")
+GROUP = 64
+"""Inputs of a kernel of 4 bits that share a scale, where nothing else is asked for."""
 
 
 @frozen
@@ -70,6 +74,8 @@ class Workload:
     """What training minimises; None: nothing says."""
     decode: Callable[[Any, Batch], Any] | None = None
     """None: there is no telling how."""
+    start: Callable[[Any, Batch, int], tuple[Any, Any]] | None = None
+    """What decoding by `step` begins with: a cache with room for so many tokens, and a token of each row."""
     items: int | None = None
     """As those of `Facts`."""
     unit: str = "items"
@@ -91,8 +97,9 @@ class Workload:
 
     @property
     def state(self) -> TrainState:
-        """The state of training, abstract."""
-        optimizer = make_optimizer(self.optimizer, self.train.steps)
+        """The state of training, abstract; without one of the optimizer where nothing is trained."""
+        trained = self.objective is not None
+        optimizer = make_optimizer(self.optimizer, self.train.steps) if trained else optax.set_to_zero()
         return abstract_state(self.init, optimizer, ema=self.train.ema > 0, carry=self.carry)
 
     @property
@@ -160,6 +167,8 @@ class Size:
     length: int | None = None
     vocab: int | None = None
     dtype: str | None = None
+    params: str | None = None
+    """What parameters are kept in; those of 16 bits are not trained."""
     remat: str | None = None
     """A name in `nn.stack.REMAT`."""
     documents: int | None = None
@@ -170,19 +179,23 @@ class Size:
     """Parts that a training step takes its batch in, one after the other."""
     weights: str | None = None
     """What kernels are rounded to, as `compress.Quantization` has it; such a model is not trained."""
+    group: int | None = None
+    """Inputs that share a scale; None: 64 with 4 bits, else all of an output's."""
     activations: str | None = None
     """What the inputs of products with them are rounded to."""
+    cache: str | None = None
+    """What keys and values are rounded to while decoding, as `nn.quantize_cache` has it."""
 
     @property
     def quantization(self) -> Quantization | None:
-        """What becomes of kernels: in groups of 64 inputs with 4 bits."""
+        """What becomes of kernels."""
         if self.weights is None:
             return None
-        group = 64 if BITS[self.weights] == 4 else None
+        group = GROUP if self.group is None and BITS[self.weights] == 4 else self.group
         return Quantization(weights=self.weights, group=group, activations=self.activations)
 
     def __post_init__(self):
-        check_at_least(self, 1, "batch", "length", "documents", "accumulate")
+        check_at_least(self, 1, "batch", "length", "documents", "accumulate", "group")
         check_at_least(self, 2, "vocab")
         if self.dropout is not None:
             check_rates(self, "dropout")
@@ -190,6 +203,10 @@ class Size:
             check_kind(self.weights)
         elif self.activations is not None:
             raise ValueError(f"activations={self.activations!r} go with weights of few bits, got none")
+        elif self.group is not None:
+            raise ValueError(f"group={self.group} is of weights of few bits, got none")
+        if self.cache is not None and self.cache not in KINDS:
+            raise ValueError(f"caches are rounded to {' or '.join(KINDS)}, got {self.cache!r}")
 
 
 def compute_type(config: Any) -> str:
@@ -198,8 +215,9 @@ def compute_type(config: Any) -> str:
 
 
 def changed(config: Any, size: Size) -> Any:
-    """Change type, rematerialisation and dropout, at any depth of a config."""
-    config = config if size.dtype is None else with_precision(config, compute=size.dtype)
+    """Change types, rematerialisation and dropout, at any depth of a config."""
+    numbers = {name: value for name, value in (("compute", size.dtype), ("params", size.params)) if value is not None}
+    config = with_precision(config, **numbers) if numbers else config
     rates = [name for name in field_names(config) if name.endswith("dropout")]
     changes = {} if size.dropout is None else dict.fromkeys(rates, size.dropout)
     changes |= {} if size.remat is None else {"remat": size.remat}
@@ -215,10 +233,11 @@ def measurable(config: Any) -> type | None:
     return found if hasattr(found, "example_batch") else None
 
 
-def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
+def from_config(name: str, config: Any, size: Size, rules: Sequence[Quantization] = (), **changes: Any) -> Workload:
     """Make the workload of a model's config, with a batch of the size asked for.
 
     Args:
+      rules: what becomes of kernels, where the size asks for nothing.
       changes: fields of the workload that are other than what the model says.
 
     Raises:
@@ -234,18 +253,23 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
     if size.documents is not None:
         batch = _packed(name, model.use, batch, size.documents)
     shape, items, unit = model.describe_batch(config, batch)
-    rule = size.quantization
+    rules = tuple(rules) if size.quantization is None else (size.quantization,)
 
     def init(key: jax.Array) -> Any:
         made = config.build(nnx.Rngs(key))
-        return made if rule is None else quantize_model(made, rule)
+        return quantize_model(made, rules) if rules else made
 
     made = {
         "init": init,
         "forward": forward,
-        "objective": OBJECTIVES.get(model.use) if rule is None else None,
+        "objective": OBJECTIVES.get(model.use) if not rules and size.params in (None, "float32") else None,
         "decode": DECODERS.get(model.use),
     }
+    if model.use in STARTS:
+        made["start"] = partial(_start, STARTS[model.use], size.cache)
+        made["decode"] = partial(_by_step, made["start"])
+    elif size.cache is not None:
+        raise ValueError(f"a cache is of models that decode token by token, {name} has none to round to {size.cache}")
     if size.accumulate is not None:
         made["train"] = replace(changes.pop("train", TrainConfig()), accumulate=size.accumulate)
     described = {"dtype": compute_type(config), "shape": dict(shape), "items": items, "unit": unit}
@@ -282,19 +306,30 @@ def ready(model: Any) -> Any:
     return jax.jit(lay_out)(model) if lay_out and platform() == "cpu" else model
 
 
-def _continue(model: Any, batch: Batch) -> Any:
-    tokens, config = batch["inputs"]["tokens"], _endless(batch)
-    cache = model.init_cache(len(tokens), config.stages[0])
-    return greedy(
-        partial(type(model).step, model), cache, tokens[:, 0], config, grow=getattr(type(cache), "grow", None)
-    )
+def _continue(model: Any, batch: Batch, length: int) -> tuple[Any, Any]:
+    tokens = batch["inputs"]["tokens"]
+    return model.init_cache(len(tokens), length), jnp.asarray(tokens[:, 0])
 
 
-def _respond(model: Any, batch: Batch) -> Any:
-    model, inputs, config = own_tables(model), batch["inputs"], _endless(batch)
+def _respond(model: Any, batch: Batch, length: int) -> tuple[Any, Any]:
+    inputs = batch["inputs"]
     lengths, begin = inputs.get("lengths"), jnp.ones(len(batch["labels"]), jnp.int32)
-    cache = model.init_cache(model.encode(inputs["source"], lengths), lengths, config.stages[0])
-    return greedy(partial(type(model).step, model), cache, begin, config, grow=getattr(type(cache), "grow", None))
+    return model.init_cache(model.encode(inputs["source"], lengths), lengths, length), begin
+
+
+STARTS = {"text-generation": _continue, "text2text-generation": _respond}
+"""What decoding token by token begins with, by what a model can do."""
+
+
+def _start(begin: Callable, rounds: str | None, model: Any, batch: Batch, length: int) -> tuple[Any, Any]:
+    cache, token = begin(model, batch, length)
+    return quantize_cache(cache, rounds), token
+
+
+def _by_step(start: Callable, model: Any, batch: Batch) -> Any:
+    model, config = own_tables(model), _endless(batch)
+    cache, token = start(model, batch, config.stages[0])
+    return greedy(partial(type(model).step, model), cache, token, config, grow=getattr(type(cache), "grow", None))
 
 
 def _at_once(model: Any, batch: Batch, iterations: int) -> Any:
@@ -308,10 +343,8 @@ def _endless(batch: Batch) -> Greedy:
 
 
 DECODERS = {
-    "text-generation": _continue,
-    "text2text-generation": _respond,
     "mask-predict": partial(_at_once, iterations=10),
     "ctc-generation": partial(_at_once, iterations=1),
 }
-"""Greedy decoding without an end, as many tokens as the batch has labels a row, by what the model can do; of one that
-decodes all at once the likeliest length in ten passes, or the best path in one."""
+"""Decoding of models that write all tokens at once: the likeliest length in ten passes, or the best path in one. Others
+decode greedily and without an end, as many tokens as the batch has labels a row."""

@@ -30,6 +30,8 @@ class BenchSize:
     """Tokens in the vocabulary."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """What matrices are multiplied in."""
+    params: Literal["float32", "bfloat16", "float16"] | None = None
+    """What parameters are kept in, float32 for a preset; those of 16 bits are not trained."""
     remat: Literal["none", "full", "attention", "dots", "offload"] | None = None
     """What the backward pass computes again rather than keeps."""
     documents: int | None = None
@@ -39,9 +41,13 @@ class BenchSize:
     accumulate: int | None = None
     """Parts that a training step takes its batch in, one after the other."""
     weights: Literal["int8", "int4", "nf4", "float8_e4m3fn"] | None = None
-    """What kernels are rounded to, of 4 bits in groups of 64 inputs; for forward and decode."""
+    """What kernels are rounded to; for forward and decode."""
+    group: int | None = None
+    """Inputs of a kernel that share a scale; 64 with 4 bits, else all of an output's."""
     activations: Literal["int8", "float8_e4m3fn"] | None = None
     """What the inputs of products with such kernels are rounded to, row by row."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values are rounded to while decoding."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,14 @@ class Mesh:
     data parallelism crosses from one to another."""
 
 
-def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), devices: int | None = None) -> None:
+def sharding(
+    experiment: Folder,
+    options: Options = (),
+    /,
+    mesh: Mesh = Mesh(),
+    devices: int | None = None,
+    size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
+) -> None:
     """Print how every parameter lies on a mesh, and what a device keeps; nothing is allocated, no device is needed.
 
     Args:
@@ -70,6 +83,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
       options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
       mesh: Devices to spread over; the experiment's own by default.
       devices: How many there are; by default as many as the axes with a number make.
+      size: Types, and few bits of kernels; the target's own by default.
     """
     from flax_transformer.bench.target import find_workload
     from flax_transformer.bench.workload import Size as Shapes
@@ -78,7 +92,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
     from flax_transformer.task.sharding import sharding_table
 
     experiment, options = spelled(experiment, options)
-    target = find_workload(experiment, Shapes(), options)
+    target = find_workload(experiment, Shapes(**asdict(size)), options)
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     print(sharding_table(target.state, abstract_mesh(config, devices)))
 

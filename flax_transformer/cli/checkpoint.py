@@ -44,6 +44,8 @@ class Writing:
     """Sequences of that many tokens occur only once."""
     num_return_sequences: int | None = None
     """Texts for each prompt."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values of earlier tokens are rounded to."""
 
 
 def generate(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -19,6 +19,7 @@ def plan(
     options: Options = (),
     /,
     topology: str = "v5e:4x4",
+    what: Literal["forward", "train", "decode"] = "train",
     mesh: Mesh = Mesh(),
     size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
     tokens: float = 0.0,
@@ -28,7 +29,7 @@ def plan(
     fresh: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Compile a training step, or a function, for TPUs or GPUs that are not here: memory, bounds of its speed, cost.
+    """Compile a step, or a function, for TPUs or GPUs that are not here: memory, bounds of its speed, cost.
 
     Needs the compiler of TPUs or of GPUs, which run on any machine: pip install 'flax_transformer[tpu]' or '[gpu]'. A
     plan for GPUs is an estimate. Answers are kept in ~/.cache/flax_transformer/plan.
@@ -40,6 +41,8 @@ def plan(
         -- --init FOLDER.
       topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x; or GPU:N, of a100, h100, h200, b200, in
         hosts of 8, or else GPU:HOSTSxN.
+      what: The program, as bench has them: a step of training; the forward pass; or a step of decoding, one token of
+        every row with room for --length positions in the cache.
       mesh: Devices along each axis; the experiment's own by default.
       size: Shapes and types; the experiment's own by default.
       tokens: To train on in all, for the cost.
@@ -66,7 +69,9 @@ def plan(
         check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         target, options = spelled(target, options)
-        case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
+        case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes, what=what)
+        if search and what != "train":
+            raise ValueError(f"ways to train are searched, got --search of --what {what}")
         if search:
             best = _search(case, say, programs=programs, fresh=fresh)
         else:

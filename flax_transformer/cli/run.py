@@ -23,6 +23,8 @@ class Translating:
     """Exponent of the length that scores are divided by."""
     iterations: int | None = None
     """Passes of a model that writes all tokens at once."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values of sources and earlier tokens are rounded to."""
     rescore: str | None = None
     """Folder of another translation run, whose model chooses among the hypotheses of a run."""
     source_lang: str | None = None
@@ -277,7 +279,8 @@ def _open(workdir: str, how: Translating, **search):
     translator, own = open_any_translator(workdir, prefix=how.prefix, source=how.source_lang, target=how.target_lang)
     if how.iterations is not None and not hasattr(own, "iterations"):
         raise ValueError(f"iterations are of a model that writes all tokens at once, {workdir} writes one by one")
-    asked = {"beams": how.beam, "length_penalty": how.length_penalty, "iterations": how.iterations, **search}
+    asked = {"beams": how.beam, "length_penalty": how.length_penalty, "iterations": how.iterations, "cache": how.cache}
+    asked |= search
     own = replace(own, **{name: value for name, value in asked.items() if value is not None})
     if how.rescore is None:
         return translator, own

@@ -21,7 +21,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generation_input import Given, Start, start_of
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
-from flax_transformer.nn import EmbeddingConfig, own_tables
+from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
 from flax_transformer.ops.sampling import Keys, each_row, row_keys
 
 Seen = Int[Array | np.ndarray, "B P"] | Bool[Array | np.ndarray, "B P"] | None
@@ -116,6 +116,8 @@ class GenerationTask:
     keys: Any
     config: Greedy
     process: Any
+    rounds: str | None = field(default=None, metadata={"static": True})
+    """What keys and values in the cache are rounded to: see `nn.quantize_cache`."""
 
     @property
     def before(self) -> int:
@@ -124,7 +126,7 @@ class GenerationTask:
 
     def cache(self, model: Any, beams: int = 1) -> Any:
         """Read the prompt but for its last token."""
-        return self.start.cache(model, self, self.config.stages[0], beams)
+        return quantize_cache(self.start.cache(model, self, self.config.stages[0], beams), self.rounds)
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     constraints = chosen.constraints(prompt.shape[1])
     process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
     begun = prompt[:, -1:] if start.continues else prompt
-    task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process)
+    task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process, chosen.cache)
     return _Job(task, prompt, count)
 
 

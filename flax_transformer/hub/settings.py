@@ -14,6 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import read_json
 from flax_transformer.listing import listed
+from flax_transformer.nn.cache import KINDS
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
@@ -75,6 +76,9 @@ class Settings:
     renormalize_logits: bool = False
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     """Token sequences that end a row; they stay at its end."""
+    cache: str | None = None
+    """What keys and values of earlier tokens are rounded to, by `nn.quantize_cache`; None: they are not. Hugging Face
+    has `cache_implementation="quantized"` for it."""
     pad_token_id: int | None = None
     """None, or a negative number, where there is none."""
     bos_token_id: int | None = None
@@ -87,6 +91,8 @@ class Settings:
         for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.cache not in (None, *KINDS):
+            raise ValueError(f"cache must be {' or '.join(KINDS)}, got {self.cache!r}")
         if self.do_sample and self.num_beams > 1:
             raise ValueError(f"sampling has no beams, got do_sample=True, num_beams={self.num_beams}")
         if not 1 <= self.num_return_sequences <= (10**6 if self.do_sample else self.num_beams):

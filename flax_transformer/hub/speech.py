@@ -287,7 +287,14 @@ class _Writer:
         process = make_process(constraints, begun, None, count)
         frames = np.ascontiguousarray(window.swapaxes(1, 2))
         task = GenerationTask(
-            STARTS["text2text-generation", "text"], frames, None, begun, None, chosen.config(count), process
+            STARTS["text2text-generation", "text"],
+            frames,
+            None,
+            begun,
+            None,
+            chosen.config(count),
+            process,
+            chosen.cache,
         )
         decoded = refuse_nan(run(self.pretrained.decoder, task))
         found = zip(np.asarray(decoded.tokens)[:, 0], np.asarray(decoded.lengths)[:, 0], strict=True)

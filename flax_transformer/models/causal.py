@@ -87,10 +87,10 @@ class CausalCache:
     """What decoding carries: each layer's keys and values, and which positions of the prompts are padding."""
 
     layers: Caches
-    index: Int[Array, ""]
-    """Positions written."""
-    padding: Bool[Array, "B P"] | None = None
-    """True where a prompt has no token; None where all are full."""
+    index: Any
+    """Positions written: an int32, or what stands for it in a tree of shapes."""
+    padding: Any = None
+    """[B, P], True where a prompt has no token; None where all are full."""
     prefix: int = field(default=0, metadata={"static": True})
     """Positions before the first token, which lengths of a cache do not count."""
 

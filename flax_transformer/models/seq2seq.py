@@ -102,7 +102,8 @@ class DecoderCache:
     layers: Caches
     memory: Memories
     memory_mask: Mask
-    index: Int[Array, ""]
+    index: Any
+    """Tokens written: an int32, or what stands for it in a tree of shapes."""
 
     def fork(self, beams: int, length: int) -> "DecoderCache":
         """Prepare for `beams` hypotheses of every sentence, up to `length` tokens in all; it is kept once."""

@@ -13,8 +13,10 @@ from flax_transformer.nn.cache import LayerCache as LayerCache
 from flax_transformer.nn.cache import LayerMemory as LayerMemory
 from flax_transformer.nn.cache import Memories as Memories
 from flax_transformer.nn.cache import Memory as Memory
+from flax_transformer.nn.cache import cache_bytes as cache_bytes
 from flax_transformer.nn.cache import cache_length as cache_length
 from flax_transformer.nn.cache import each_cache as each_cache
+from flax_transformer.nn.cache import quantize_cache as quantize_cache
 from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary
 from flax_transformer.nn.config import with_fields as with_fields

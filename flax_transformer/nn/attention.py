@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import qwix
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from qwix import QArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import KVCache, Memory
@@ -23,7 +25,16 @@ from flax_transformer.parallel import constrain
 
 PROJECTIONS = "query", "key", "value"
 
+Few = Array | QArray
+"""Keys or values, perhaps of few bits."""
+
 Kind = TypeVar("Kind", bound="AttentionConfig")
+
+
+def takes_few_bits(attend: Callable) -> bool:
+    """Return whether an attention function multiplies keys and values of few bits as they are."""
+    return attend is attention or "rounded" in getattr(attend, "supports", ())
+
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
@@ -191,7 +202,7 @@ class Attention(Module):
     def _key_value(self, memory: Float[Array, "*B S W"]) -> tuple[Array, Array]:
         return self._normed("key", self.key(memory)), self.value(memory)
 
-    def _memory_key_value(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
+    def _memory_key_value(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Few, Few]:
         """Return a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
         if not isinstance(memory, Memory):
             check_hidden(memory, self.cfg.memory_width, "memory")
@@ -208,7 +219,7 @@ class Attention(Module):
                     f"a memory must have the rows of x, {rows}, or one for all of them, got {given}; beams share the "
                     "rows of `project(memory, beams=W)`"
                 )
-            k, v = (jnp.broadcast_to(part, (*rows, *part.shape[-3:])) for part in (k, v))
+            k, v = jax.tree.map(lambda part: jnp.broadcast_to(part, (*rows, *part.shape[-3:])), (k, v))
         return k, v
 
     def _normed(self, which: str, heads: Array) -> Array:
@@ -323,12 +334,14 @@ class Attention(Module):
         return rotary(q, positions, frequencies), rotary(k, positions, frequencies), v
 
     def _attend(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
     ) -> Array:
         cfg, shape = self.cfg, q.shape
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])
+        if isinstance(k, QArray) and not takes_few_bits(cfg.attend):
+            k, v = (qwix.dequantize(part).astype(q.dtype) for part in (k, v))
         y = self._mix(q, k, v, mask, bias, **extra)
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
@@ -336,7 +349,7 @@ class Attention(Module):
         return self.out(constrain(y.reshape(shape), "batch", *windows, "length", "heads", None))
 
     def _mix(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
     ) -> Array:
         """Return what each query sees of the values: what layers of other parameters do in another way."""
         extra = {} if dropout is None else {"dropout": dropout}  # a function that knows no dropout is given none

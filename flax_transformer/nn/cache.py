@@ -12,12 +12,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import qwix
 from einops import rearrange
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Int
+from qwix import QArray
 
 from flax_transformer.nn.check import check_beams
+from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.ops import Mask
+
+KINDS = ACTIVATIONS
+"""What keys and values may be rounded to."""
 
 
 class LayerMemory(ABC):
@@ -53,10 +59,15 @@ class LayerCache(ABC):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Memory(LayerMemory):
-    """A memory's keys and values, projected once by `Attention.project`, used at every decoding step."""
+    """A memory's keys and values, projected once by `Attention.project`, used at every decoding step.
 
-    key: Float[Array, "*B K H S"]
-    value: Float[Array, "*B K S H"]
+    Fields are arrays, or what stands for them in a tree of shapes or shardings.
+    """
+
+    key: Any
+    """[*B K H S]; of few bits a `qwix.QArray` with scales [*B K 1 S]."""
+    value: Any
+    """[*B K S H]; of few bits with scales [*B K S 1]."""
     beams: int = field(default=1, kw_only=True, metadata={"static": True})
     """W, how many rows of queries, one after another, share each row: the hypotheses of a sentence."""
 
@@ -79,9 +90,27 @@ class Memory(LayerMemory):
         """Share each row among so many rows of queries."""
         return replace(self, beams=beams)
 
-    def by_position(self) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
-        """Return keys and values as `attention` takes them; XLA folds the transposition into the product."""
-        return rearrange(self.key, "... K H S -> ... S K H"), rearrange(self.value, "... K S H -> ... S K H")
+    def by_position(self) -> tuple[Any, Any]:
+        """Return keys and values [*B, S, K, H] as `attention` takes them; XLA folds the transposition into the product.
+
+        Those of few bits are `qwix.QArray`s with scales [*B, S, K, 1].
+        """
+        return _rearranged(self.key, "... K H S -> ... S K H"), _rearranged(self.value, "... K S H -> ... S K H")
+
+    def quantize(self, kind: str) -> "Memory":
+        """Round keys and values: each head's at each position by the largest of its H numbers.
+
+        Args:
+          kind: one of `KINDS`.
+
+        Raises:
+          ValueError: another kind, or keys and values that have few bits.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"caches are rounded to {' or '.join(KINDS)}, got {kind!r}")
+        if isinstance(self.key, QArray):
+            raise ValueError(f"a cache is rounded once, this one has {jnp.dtype(self.key.qtype).name} already")
+        return replace(self, key=_rounded(self.key, kind, -2), value=_rounded(self.value, kind, -1))
 
 
 @jax.tree_util.register_dataclass
@@ -98,8 +127,10 @@ class KVCache(Memory, LayerCache):
     size 1.
     """
 
-    index: Int[Array, "*L"]
-    ancestry: Int[Array, "*B W _"] | None = None
+    index: Any
+    """[*L]."""
+    ancestry: Any = None
+    """[*B W S - P]; None without beams."""
     shared: int = field(default=0, metadata={"static": True})
     """P, positions that all hypotheses have in common."""
 
@@ -122,7 +153,7 @@ class KVCache(Memory, LayerCache):
         Raises:
           ValueError: other rows than the cache has, or more positions than it could ever hold.
         """
-        *rows, T, K, H = key.shape
+        *rows, T, K, _ = key.shape
         sentences = math.prod(self.value.shape[:-3])
         if math.prod(rows) != sentences * self.beams:
             raise ValueError(
@@ -133,11 +164,16 @@ class KVCache(Memory, LayerCache):
         # XLA would move a write that does not fit and overwrite earlier positions.
         value = jnp.where(self.index + T <= self.length, value, jnp.nan)
         at = self.shared + (self.index - self.shared) * self.beams
-        shape = (*self.value.shape[:-3], T * self.beams, K, H)
+        shape = (*self.value.shape[:-3], T * self.beams, K)
 
-        def write(old: Array, new: Array, pattern: str, axis: int) -> Array:
-            new = rearrange(new.reshape(-1, self.beams, T, K, H), "B W T K H -> B T W K H").reshape(shape)
-            return jax.lax.dynamic_update_slice_in_dim(old, rearrange(new, pattern).astype(old.dtype), at, axis)
+        def write(kept: Any, new: Array, pattern: str, axis: int) -> Any:
+            def put(old: Array, new: Array) -> Array:
+                new = rearrange(new.reshape(-1, self.beams, T, *new.shape[-2:]), "B W T K H -> B T W K H")
+                new = rearrange(new.reshape(*shape, -1), pattern).astype(old.dtype)
+                return jax.lax.dynamic_update_slice_in_dim(old, new, at, axis)
+
+            new = _rounded(new, kept.qtype, -1) if isinstance(kept, QArray) else new
+            return jax.tree.map(put, kept, new)
 
         key = write(self.key, key, "... S K H -> ... K H S", -1)
         value = write(self.value, value, "... S K H -> ... K S H", -2)
@@ -205,7 +241,7 @@ class KVCache(Memory, LayerCache):
         def pick(x):
             return jnp.take(x, rows, axis=-4, mode="clip")
 
-        return replace(self, key=pick(self.key), value=pick(self.value))
+        return replace(self, key=jax.tree.map(pick, self.key), value=jax.tree.map(pick, self.value))
 
     def grow(self, length: int) -> "KVCache":
         """Make room for `length` positions in all."""
@@ -220,8 +256,8 @@ class KVCache(Memory, LayerCache):
 
         return replace(
             self,
-            key=pad(self.key, -1, more * self.beams, 0),
-            value=pad(self.value, -2, more * self.beams, 0),
+            key=jax.tree.map(lambda x: pad(x, -1, more * self.beams, 0), self.key),
+            value=jax.tree.map(lambda x: pad(x, -2, more * self.beams, 0), self.value),
             ancestry=None if self.ancestry is None else pad(self.ancestry, -1, more, -1),
         )
 
@@ -237,6 +273,55 @@ Memories = LayerMemory | tuple[LayerMemory, ...]
 def each_cache(function: Callable[[Any], Any], layers: Any) -> Any:
     """Change the cache of every layer, or what it has of a memory."""
     return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
+
+
+def quantize_cache(cache: Any, kind: str | None) -> Any:
+    """Round all keys and values of a cache, and what is appended from then on; scales are one a head and position.
+
+    Attention multiplies scores and weights by the scales, so that no step makes keys or values whole. A cache of H
+    numbers a head takes (H + 4) bytes for each, those of bfloat16 2 H.
+
+    Args:
+      cache: what `init_cache` or `prefill` of a model or layer gave: any pytree with `KVCache`s in it.
+      kind: one of `KINDS`; None leaves the cache as it is.
+
+    Raises:
+      ValueError: another kind, a cache without keys and values, or one that has been rounded.
+
+    >>> cache = KVCache(jnp.ones((2, 4, 3)), jnp.ones((2, 3, 4)), jnp.zeros((), int))
+    >>> few = quantize_cache(cache, "int8")
+    >>> few.value.qvalue.dtype, few.value.scale.shape
+    (dtype('int8'), (2, 3, 1))
+    """
+    if kind is None:
+        return cache
+    nodes, structure = jax.tree.flatten(cache, is_leaf=lambda node: isinstance(node, Memory))
+    if not any(isinstance(node, KVCache) for node in nodes):
+        raise ValueError(f"keys and values are rounded, {type(cache).__name__} has none")
+    return structure.unflatten([node.quantize(kind) if isinstance(node, Memory) else node for node in nodes])
+
+
+def cache_bytes(cache: Any) -> int:
+    """Count the bytes of the keys and values in a cache, or in one of shapes alone, and of their scales."""
+    nodes = jax.tree.leaves(cache, is_leaf=lambda node: isinstance(node, Memory))
+    parts = jax.tree.leaves([(node.key, node.value) for node in nodes if isinstance(node, Memory)])
+    return sum(part.size * part.dtype.itemsize for part in parts)
+
+
+def _rearranged(x: Any, pattern: str) -> Any:
+    """Rearrange an array, or the values and the scales of one of few bits alike."""
+    return jax.tree.map(lambda part: rearrange(part, pattern), x)
+
+
+def _rounded(x: Float[Array, "..."], kind: Any, axis: int) -> QArray:
+    """Round to a scale for each row along an axis: the largest value of int8 is ±127, without an error of its own.
+
+    Qwix itself divides by 127.5, and so between two values.
+    """
+    kind = jnp.dtype(kind)
+    axes = tuple(other for other in range(x.ndim) if other != axis % x.ndim)
+    how = "absmax" if jnp.issubdtype(kind, jnp.floating) else f"absmax,{127.5 / 127}"
+    return qwix.quantize(x.astype(jnp.float32), kind, channelwise_axes=axes, calibration_method=how)
 
 
 def cache_length(layers: Caches) -> int:

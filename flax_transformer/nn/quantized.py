@@ -216,6 +216,16 @@ def concatenate(kernels: list[Any], axis: int) -> Any:
     return replace(kernels[0], **{name: jnp.concatenate(each, axis=axis) for name, each in parts.items()})
 
 
+def stored_bytes(count: int, dtype: Any) -> int:
+    """Return the bytes of so many numbers of a type in memory, where two of 4 bits share one.
+
+    >>> stored_bytes(5, jnp.int4), stored_bytes(5, jnp.bfloat16)
+    (3, 10)
+    """
+    dtype = jnp.dtype(dtype)
+    return -(-count // 2) if dtype in (jnp.int4, jnp.uint4) else count * dtype.itemsize
+
+
 def is_quantized(node: Any) -> bool:
     """Return whether a node of a model is a kernel of few bits."""
     return isinstance(node, Quantized)

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.attention import Attention, AttentionConfig
+from flax_transformer.nn.attention import Attention, AttentionConfig, Few
 from flax_transformer.ops import Dropout, Mask, widen
 from flax_transformer.ops.attention.xla import attention_logits, masked_softmax, mix_weights
 
@@ -46,11 +46,11 @@ class TalkingAttention(Attention):
             setattr(self, name, nnx.Param(start, out_sharding=(None, None), eager_sharding=False))
 
     def _mix(
-        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
+        self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
     ) -> Array:
         cfg = self.cfg
         scores = attention_logits(q, k, bias, scale=cfg.scale)
         scores = jnp.einsum("...nts,nm->...mts", scores, widen(self.before[...]))
         weights = masked_softmax(scores, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
         weights = jnp.einsum("...mts,mn->...nts", weights, widen(self.after[...]))
-        return mix_weights(weights, v, dropout)
+        return mix_weights(weights, v, dropout, q.dtype)

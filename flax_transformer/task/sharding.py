@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
+from flax_transformer.nn.quantized import stored_bytes
 from flax_transformer.nn.summary import size
 from flax_transformer.parallel import path_name, tree_axes
 from flax_transformer.text_table import align
@@ -17,6 +18,8 @@ from flax_transformer.train.state import TrainState, parameter_count, state_shar
 
 def sharding_table(state: TrainState, mesh: AbstractMesh) -> str:
     """Lay out a training state: a line for each parameter, `embed→fsdp` where the mesh splits an axis, then the sums.
+
+    A state without one of the optimizer is of a model that is not trained, and has no gradients.
 
     Args:
       state: abstract.
@@ -33,10 +36,11 @@ def sharding_table(state: TrainState, mesh: AbstractMesh) -> str:
         name = path_name(path)
         shape = "×".join(map(str, leaf.shape)) or "scalar"
         rows.append((name, shape, _axes(axes[name], leaf, place), size(_bytes(leaf, place))))
+    trained = bool(jax.tree.leaves(state.opt_state))
     sums = [
         ("parameters", state.model, places.model),
-        ("gradients", state.model, places.model),
-        ("optimizer state", state.opt_state, places.opt_state),
+        *([("gradients", state.model, places.model)] if trained else []),
+        *([("optimizer state", state.opt_state, places.opt_state)] if trained else []),
         *([("average", state.ema, places.ema)] if state.ema is not None else []),
         *([("carried", state.carried, places.carried)] if state.carried is not None else []),
     ]
@@ -44,7 +48,7 @@ def sharding_table(state: TrainState, mesh: AbstractMesh) -> str:
     whole, part = 0, 0
     for name, tree, where in sums:
         leaves, at = jax.tree.leaves(tree), jax.tree.leaves(where)
-        sizes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves), sum(map(_bytes, leaves, at))
+        sizes = sum(stored_bytes(leaf.size, leaf.dtype) for leaf in leaves), sum(map(_bytes, leaves, at))
         whole, part = whole + sizes[0], part + sizes[1]
         totals.append((name, *map(size, sizes)))
     totals.append(("in all", size(whole), size(part)))
@@ -68,4 +72,4 @@ def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
 
 def _bytes(leaf: Any, place: NamedSharding) -> int:
     """Count what one device keeps of an array."""
-    return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    return stored_bytes(math.prod(place.shard_shape(leaf.shape)), leaf.dtype)

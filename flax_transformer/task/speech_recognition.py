@@ -253,8 +253,8 @@ class Transcripts(Evaluator):
             else:
                 source, longest = batch["inputs"]["source"], batch["labels"].shape[1]
                 longest = room_of(model, tokenizer) if hasattr(tokenizer, "prompt") else longest
-                config = self.search.within(longest, tokenizer)
-                found = decode_batch(model, source, None, config=config, **beginning(tokenizer, len(source)))
+                beside = {"rounds": self.search.cache, **beginning(tokenizer, len(source))}
+                found = decode_batch(model, source, None, config=self.search.within(longest, tokenizer), **beside)
                 texts = tokenizer.decode(np.asarray(found.tokens)[:, 0])
             yield from (text.strip() for text, there in zip(texts, present, strict=True) if there)
 

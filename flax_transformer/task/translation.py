@@ -187,6 +187,7 @@ class CheckpointTranslator:
         """Translate sentences, each of which gets `n_best` hypotheses; an empty one gets empty translations."""
         search = self.search() if search is None else search
         said = {**(self.settings or {}), "num_beams": search.beams, "num_return_sequences": search.n_best}
+        said["cache"] = search.cache
         said |= {"length_penalty": search.length_penalty} if search.beams > 1 else {}
         said["do_sample"] = False
         writer = TextGenerator(self.pretrained, WriterConfig(settings=tuple(said.items())))

@@ -29,7 +29,7 @@ from flax_transformer.decode import (
 from flax_transformer.decode.chain import Process
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import EncoderDecoder, ParallelWriter
-from flax_transformer.nn import own_tables
+from flax_transformer.nn import own_tables, quantize_cache
 from flax_transformer.ops.eager_call import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.task.spec import longest
@@ -52,6 +52,8 @@ class Search:
     extra: int = 10
     batch: int = 64
     """Sentences decoded together."""
+    cache: Literal["int8", "float8_e4m3fn"] | None = None
+    """What keys and values of sources and earlier tokens are rounded to; None: they are not."""
 
     def __post_init__(self):
         if self.beams < 1 or not 1 <= self.n_best <= self.beams:
@@ -90,6 +92,8 @@ class ParallelSearch(Search):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.cache is not None:
+            raise ValueError(f"a model that writes all tokens at once has no cache to round, got cache={self.cache!r}")
         if self.iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {self.iterations}")
 
@@ -124,7 +128,7 @@ def beginning(tokenizer: Any, rows: int) -> dict[str, Any]:
     return {"bos": tokenizer.prompt, "process": tokenizer.process(rows)}
 
 
-@partial(jax.jit, static_argnames=("config", "bos"))
+@partial(jax.jit, static_argnames=("config", "bos", "rounds"))
 def decode_batch(
     model: EncoderDecoder | ParallelWriter,
     source: Shaped[Array, "B S ..."],
@@ -133,6 +137,7 @@ def decode_batch(
     config: Beam | Greedy | Parallel,
     bos: int | tuple[int, ...],
     process: Process | None = None,
+    rounds: str | None = None,
 ) -> Decoded:
     """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says, or `write`.
 
@@ -142,6 +147,7 @@ def decode_batch(
       config: a `Parallel` for a model that writes all tokens at once, as `ParallelWriter` says.
       bos: what the target begins with, a token or several.
       process: constraints on what is generated, as `decode.make_process` makes them.
+      rounds: what keys and values in the cache are rounded to, as `nn.quantize_cache` has it.
 
     Raises:
       ValueError: a model that cannot write in that way.
@@ -158,7 +164,7 @@ def decode_batch(
     beams = config.beams if isinstance(config, Beam) else 1
     *before, last = (bos,) if isinstance(bos, int) else bos
     begun = {"begun": jnp.tile(jnp.array(before, jnp.int32), (len(memory), 1))} if before else {}
-    cache = model.init_cache(memory, lengths, config.stages[0], beams=beams, **begun)
+    cache = quantize_cache(model.init_cache(memory, lengths, config.stages[0], beams=beams, **begun), rounds)
     reorder, grow = getattr(type(cache), "reorder", gather_rows), getattr(type(cache), "grow", None)
     options = {"process": process, "grow": grow and partial(_grow, len(before))}
     prompt = jnp.full((source.shape[0],), last, jnp.int32)
@@ -220,7 +226,8 @@ class Translator:
         # Rows that only fill the batch repeat the first sentence: they end when it does.
         source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
         config = search.config(length, self.tokenizer, room_of(self.model, self.tokenizer))
-        found = decode_batch(self._decoder, source, lengths, config=config, **beginning(self.tokenizer, rows))
+        begun = beginning(self.tokenizer, rows)
+        found = decode_batch(self._decoder, source, lengths, config=config, rounds=search.cache, **begun)
         found = jax.device_get(found)
         return [self._hypotheses(found, row) for row in range(len(encoded))]
 

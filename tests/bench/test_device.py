@@ -33,6 +33,15 @@ from flax_transformer.bench.environment import VARIABLES, describe
         ("NVIDIA H100 NVL", "float16", 835),
         ("NVIDIA H200", "bfloat16", 989.4),
         ("NVIDIA B200", "bfloat16", 2250),
+        ("TPU v4", "int8", 275),
+        ("TPU v5 lite", "int8", 394),
+        ("TPU v5", "int8", 918),
+        ("TPU v6 lite", "int8", 1836),
+        ("TPU v6 lite", "float8_e4m3fn", 918),
+        ("TPU7x", "float8_e4m3fn", 2307),
+        ("NVIDIA A100-SXM4-40GB", "int8", 624),
+        ("NVIDIA H100 80GB HBM3", "int8", 1978.9),
+        ("NVIDIA H100 80GB HBM3", "float8_e4m3fn", 1978.9),
     ],
 )
 def test_device_kinds_as_jax_spells_them_are_known(kind, dtype, tera):
@@ -46,6 +55,8 @@ def test_devices_not_in_the_table_are_not_taken_for_others(kind):
 
 def test_a_type_without_a_fast_path_has_no_peak():
     assert known_peak("Tesla T4", "bfloat16") is None
+    assert known_peak("TPU v3", "int8") is known_peak("TPU7x", "int8") is None
+    assert known_peak("NVIDIA A100-SXM4-40GB", "float8_e4m3fn") is None
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,10 @@ def test_a_function_has_a_plan(asked):
     assert not plan.compile(jnp.matmul, shape(8, 4), shape(4, 2), topology="v5e:1x1", fresh=True).compiled.earlier
 
 
-def test_a_type_without_a_peak_is_bounded_by_another(asked):
-    found = plan.compile(jnp.matmul, shape(8, 4, dtype="int8"), shape(4, 2, dtype="int8"), topology="v5e:1x1")
-    assert found.bounds.compute == FLOPS / 197e12
+@pytest.mark.parametrize(("dtype", "peak"), [("int8", 394e12), ("float8_e4m3fn", 197e12), ("int16", 197e12)])
+def test_a_type_has_its_own_peak_or_that_of_bfloat16(asked, dtype, peak):
+    found = plan.compile(jnp.matmul, shape(8, 4, dtype=dtype), shape(4, 2, dtype=dtype), topology="v5e:1x1")
+    assert found.bounds.compute == FLOPS / peak
 
 
 def test_a_function_of_a_file_has_one_too(asked, tmp_path):

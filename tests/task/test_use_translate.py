@@ -92,3 +92,12 @@ def test_texts_are_embedded_by_the_states_asked_for(folder):
         np.testing.assert_allclose(unit[0], vector / np.linalg.norm(vector), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="must not be empty"):
         embed(model, [" "])
+
+
+@pytest.mark.rotates
+def test_a_checkpoint_translates_with_a_cache_of_int8(folder, run):
+    code, out, err = run("translate", folder, "the dog", "--prefix", "say: ", "--cache", "int8", "--beam", 1)
+    assert (code, err) == (0, "")
+    translator = open_any_translator(str(folder), prefix="say: ")[0]
+    (few,) = translator(["the dog"], Search(beams=1, cache="int8"))
+    assert out == f"{few[0].text}\n"

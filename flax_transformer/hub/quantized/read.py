@@ -58,11 +58,7 @@ def _check_groups(name: str, shape: tuple[int, ...], inputs: int, group: int | N
 
 def _compressed_tensors(config: dict[str, Any], stored: Stored) -> tuple[Found, set[str]]:
     """https://github.com/vllm-project/compressed-tensors: matrices of int8, float8, or packed ones of 4 or 8 bits."""
-    groups = config.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups or not all(isinstance(each, Mapping) for each in groups.values()):
-        raise ValueError("quantization_config must have config_groups of compressed-tensors, got none")
-    for group in groups.values():
-        _check_group(group)
+    groups = check_groups(config)
     found, used = {}, set()
     for layer in _named(stored, ".weight_scale"):
         found[f"{layer}.weight"], names = _compressed(layer, _group_of(layer, groups), stored)
@@ -70,8 +66,27 @@ def _compressed_tensors(config: dict[str, Any], stored: Stored) -> tuple[Found, 
     return found, used
 
 
+def check_groups(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the groups of layers of compressed-tensors.
+
+    Raises:
+      ValueError: when there are none, or an option in one is not read.
+    """
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups or not all(isinstance(each, Mapping) for each in groups.values()):
+        raise ValueError("quantization_config must have config_groups of compressed-tensors, got none")
+    for group in groups.values():
+        _check_group(group)
+    return groups
+
+
 def _check_group(group: Mapping[str, Any]) -> None:
     weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
+    if not isinstance(weights, Mapping) or not isinstance(inputs, Mapping):
+        raise ValueError(f"quantization_config has weights and input_activations as objects, got {weights!r:.40}")
+    size = weights.get("group_size")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+        raise ValueError(f"quantization_config has group_size={size!r}, which must be a number of inputs")
     bits, kind = number(weights, "num_bits", (4, 8)), number(weights, "type", ("int", "float"))
     number(weights, "strategy", ("tensor", "channel", "group"))
     number(weights, "symmetric", (True, False), True)

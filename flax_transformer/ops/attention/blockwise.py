@@ -35,7 +35,7 @@ class BlockwiseAttention(AttentionFunction):
     """Positions in a block, of queries and of keys, at most."""
 
     name = "blockwise"
-    supports = frozenset(FEATURES) - {"dropout"}
+    supports = frozenset(FEATURES) - {"dropout", "rounded"}
 
     def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
+from qwix import QArray
 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask, check_mask
@@ -26,6 +27,7 @@ FEATURES = {
     "dense": "dense mask",
     "offset": "offset of the queries among the keys, and so no cache",
     "also": "union of masks",
+    "rounded": "keys and values of few bits",
 }
 """What a call may need beside queries, keys and values, as a message says it."""
 
@@ -51,9 +53,9 @@ class Call:
     q: Any
     """Queries [*B, T, N, H]."""
     k: Any
-    """Keys [*B, S, K, H]."""
+    """Keys [*B, S, K, H]; of few bits with a scale a position and head: `qwix.QArray`."""
     v: Any
-    """Values [*B, S, K, H]."""
+    """Values [*B, S, K, H], likewise."""
     mask: Mask | None = None
     """Which keys each query sees; given None, a mask that hides nothing."""
     bias: Any = None
@@ -94,11 +96,15 @@ class Call:
         mask = {name for name in ("causal", "also") if getattr(self.mask, name)}
         mask |= {name for name in MASKS - {"causal", "also"} if getattr(self.mask, name) is not None}
         rest = {name for name in ("bias", "scale", "dropout") if getattr(self, name) is not None}
+        rest |= {"rounded"} if isinstance(self.k, QArray) else set()
         return frozenset(mask | rest | ({"cross"} if T != S and self.mask.offset is None else set()))
 
 
 def check_arrays(q, k, v) -> None:
     """Raise ValueError for queries, keys and values that do not fit each other."""
+    if isinstance(k, QArray) != isinstance(v, QArray):
+        few = "keys" if isinstance(k, QArray) else "values"
+        raise ValueError(f"keys and values have few bits together, got {few} alone")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
             raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")
@@ -108,6 +114,9 @@ def check_arrays(q, k, v) -> None:
     *key_batch, _, K, key_width = k.shape
     if k.shape != v.shape:
         raise ValueError(f"keys and values must have one shape, got {k.shape} and {v.shape}")
+    for x in (k, v) if isinstance(k, QArray) else ():
+        if x.scale.shape != (*k.shape[:-1], 1) or x.zero_point is not None:
+            raise ValueError(f"keys and values {k.shape} of few bits have scales [*B, S, K, 1], got {x.scale.shape}")
     if key_batch != batch:
         raise ValueError(f"queries and keys must have the same batch axes, got {tuple(batch)} and {tuple(key_batch)}")
     if key_width != H:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import jax
 from jaxtyping import Array, Float
+from qwix import QArray
 
 from flax_transformer.ops.attention.blockwise import BlockwiseAttention
 from flax_transformer.ops.attention.call import Call
@@ -41,8 +42,8 @@ LARGE = 2048 * 2048
 @reused
 def attention(
     q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
-    v: Float[Array, "*B S K H"],
+    k: Float[Array, "*B S K H"] | QArray,
+    v: Float[Array, "*B S K H"] | QArray,
     mask: Mask | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     *,
@@ -56,8 +57,8 @@ def attention(
 
     Args:
         q: queries.
-        k: keys.
-        v: values.
+        k: keys; of few bits with a scale [*B, S, K, 1], as `nn.quantize_cache` makes them.
+        v: values, likewise.
         mask: what each query sees; None is everything.
         bias: added to the scaled scores; without all batch axes it is [N, T, S] or [T, S], the same for every row.
         scale: factor on the scores, `1 / sqrt(H)` by default.
@@ -82,8 +83,8 @@ def attention(
 
 def explain_attention(
     q: Float[Array | jax.ShapeDtypeStruct, "*B T N H"],
-    k: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
-    v: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
+    k: Float[Array | jax.ShapeDtypeStruct, "*B S K H"] | QArray,
+    v: Float[Array | jax.ShapeDtypeStruct, "*B S K H"] | QArray,
     mask: Mask | None = None,
     bias: Float[Array | jax.ShapeDtypeStruct, "*#B #N #T #S"] | None = None,
     *,

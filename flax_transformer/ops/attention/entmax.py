@@ -76,7 +76,8 @@ class _Normalised(AttentionFunction):
     def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Mix by the weights, which are materialised: memory O(T S)."""
         logits = attention_logits(call.q, call.k, call.bias, scale=call.resolved_scale)
-        return mix_weights(self.normalise(logits, call.mask.materialize(*call.lengths)), call.v, call.dropout)
+        weights = self.normalise(logits, call.mask.materialize(*call.lengths))
+        return mix_weights(weights, call.v, call.dropout, call.q.dtype)
 
 
 @frozen

@@ -4,10 +4,12 @@ A function is a value, a frozen dataclass that is called: two of the same option
 that `AttentionConfig(attend=LocalAttention(window=128))` is written to a run's folder and compiled once.
 """
 
+import math
 from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from qwix import QArray
 
 from flax_transformer.ops.attention.call import FEATURES, Call
 from flax_transformer.ops.dropout import Dropout
@@ -51,8 +53,8 @@ class AttentionFunction:
     def __call__(
         self,
         q: Float[Array, "*B T N H"],
-        k: Float[Array, "*B S K H"],
-        v: Float[Array, "*B S K H"],
+        k: Float[Array, "*B S K H"] | QArray,
+        v: Float[Array, "*B S K H"] | QArray,
         mask: Mask | None = None,
         bias: Float[Array, "*#B #N #T #S"] | None = None,
         *,
@@ -74,6 +76,6 @@ class AttentionFunction:
         """
         if reason := self.refuses(call):
             raise ValueError(f"{self.name} attention cannot serve this call: {reason}")
-        if not (call.q.size and call.k.size):
+        if not (call.q.size and math.prod(call.k.shape)):
             return jnp.zeros_like(call.q)  # no query, or none that sees a key
         return self.run(call)

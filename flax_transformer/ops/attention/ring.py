@@ -44,7 +44,7 @@ class RingAttention(AttentionFunction):
     """Softmax attention to keys as they pass by; blocks that the mask hides entirely are skipped."""
 
     name = "ring"
-    supports = frozenset(FEATURES)
+    supports = frozenset(FEATURES) - {"rounded"}
 
     def limit(self, call: Call) -> str | None:
         """Refuse what no mesh in context splits by length, in equal pieces."""

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from einops import rearrange
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
+from qwix import QArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.ops.attention.call import FEATURES, Call
@@ -30,24 +32,41 @@ class XlaAttention(AttentionFunction):
     def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend."""
         weights = attention_weights(call.q, call.k, call.mask, call.bias, scale=call.resolved_scale)
-        return mix_weights(weights, call.v, call.dropout)
+        return mix_weights(weights, call.v, call.dropout, call.q.dtype)
 
 
 def mix_weights(
-    weights: Float[Array, "*B N T S"], v: Float[Array, "*B S K H"], dropout: Dropout | None = None
+    weights: Float[Array, "*B N T S"],
+    v: Float[Array, "*B S K H"] | QArray,
+    dropout: Dropout | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*B T N H"]:
-    """Multiply values by weights, some of which are dropped, and mark the weights."""
+    """Multiply values by weights, some of which are dropped, and mark the weights; see `weighted_values`."""
     # Marked for `ops.capture`; compiled, the mark is nothing.
-    return weighted_values(checkpoint_name(weights, "attention_weights"), v, dropout)
+    return weighted_values(checkpoint_name(weights, "attention_weights"), v, dropout, dtype)
 
 
 def weighted_values(
-    weights: Float[Array, "*B N T S"], v: Float[Array, "*B S K H"], dropout: Dropout | None = None
+    weights: Float[Array, "*B N T S"],
+    v: Float[Array, "*B S K H"] | QArray,
+    dropout: Dropout | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*B T N H"]:
-    """Multiply values by weights, some of which are dropped."""
-    grouped = rearrange(drop_weights(weights, dropout).astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
-    out = rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
-    return attended(out)
+    """Multiply values by weights, some of which are dropped; of few bits, their scales go on the weights.
+
+    Args:
+      dtype: to multiply values of few bits in; float32 by default. Others are multiplied in their own.
+    """
+    grouped = rearrange(drop_weights(weights, dropout), "... (K G) T S -> ... K G T S", K=v.shape[-2])
+    if isinstance(v, QArray):
+        v, grouped = v.qvalue.astype(dtype or jnp.float32), grouped * _by_key(v.scale)
+    out = jnp.einsum("...kgts,...skh->...kgth", grouped.astype(v.dtype), v)
+    return attended(rearrange(out, "... K G T H -> ... T (K G) H"))
+
+
+def _by_key(scale: Float[Array, "*B S K 1"]) -> Float[Array, "*B K 1 1 S"]:
+    """Lay scales of keys or values out as scores have them."""
+    return rearrange(scale, "... S K 1 -> ... K 1 1 S")
 
 
 def drop_weights(weights: Float[Array, "*B"], how: Dropout | None) -> Float[Array, "*B"]:
@@ -57,7 +76,7 @@ def drop_weights(weights: Float[Array, "*B"], how: Dropout | None) -> Float[Arra
 
 def attention_weights(
     q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
+    k: Float[Array, "*B S K H"] | QArray,
     mask: Mask | None = None,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     *,
@@ -79,7 +98,7 @@ def attention_weights(
 
 def attention_logits(
     q: Float[Array, "*B T N H"],
-    k: Float[Array, "*B S K H"],
+    k: Float[Array, "*B S K H"] | QArray,
     bias: Float[Array, "*#B #N #T #S"] | None = None,
     *,
     scale: float | None = None,
@@ -89,7 +108,11 @@ def attention_logits(
     # Heads before positions is the order the product itself has, so XLA transposes [T, H], never [T, S]; for the same
     # reason the scale goes on the queries.
     grouped = rearrange(scaled(q, scale), "... T (K G) H -> ... K G T H", K=k.shape[-2])
-    logits = rearrange(_score(grouped, k), "... K G T S -> ... (K G) T S")
+    if isinstance(k, QArray):
+        scores = _score(grouped, k.qvalue.astype(q.dtype)) * _by_key(k.scale)
+    else:
+        scores = _score(grouped, k)
+    logits = rearrange(scores, "... K G T S -> ... (K G) T S")
     return logits if bias is None else logits + bias.astype(logits.dtype)
 
 
