@@ -196,7 +196,7 @@ def _pruned(pretrained: Any, removal: Removal, pruning: Any, calls: list[dict[st
     return replace(pretrained, model=model), record
 
 
-def _rows(values: Any) -> list[list[float]]:
+def _rows(values: Any) -> list[list[Any]]:
     """Return what layers have, a list each; of a layer without a stack, one."""
     import numpy as np
 

@@ -26,10 +26,10 @@ Importance = Mapping[str, Float[Array, "*L N"]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gated(WrappedKernel):
-    """The kernel of an output layer [N, H, D], and gates of the heads, which are 1: their gradients come out as those
-    of `gates`."""
+    """The kernel of an output layer [N, H, D], with gates of the heads, which are 1."""
 
-    gates: Float[Array, " N"]
+    gates: Any
+    """[*L, N], zeros, whose gradients are the slopes of the gates."""
 
     def multiply(self, x: Float[Array, "*B T N H"], inputs: int) -> Float[Array, "*B T D"]:
         """Multiply as the kernel does."""

@@ -122,7 +122,7 @@ def _heat(layers: list[list[float]], kept: list[list[int]]) -> str:
         f"<tr><th>layer {layer}</th>"
         + "".join(
             f'<td{"" if number in stay else " class=gone"} style="background:color-mix(in srgb, var(--bar) '
-            f'{100 * value:.0f}%, transparent)">{value:.2f}</td>'
+            f'{70 * value:.0f}%, transparent)">{value:.2f}</td>'
             for number, value in enumerate(values)
         )
         + "</tr>"

@@ -51,8 +51,6 @@ class SparsityConfig:
                 f"every={self.every}"
             )
         check_pattern("pattern", self.pattern)
-        if self.by not in ("magnitude", "movement"):
-            raise ValueError(f"values become zero by magnitude or movement, got {self.by!r}")
         if self.by == "movement" and not self.share and self.block is None:
             raise ValueError("what becomes zero by movement is a share or a pattern N:M, got neither")
 

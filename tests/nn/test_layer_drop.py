@@ -23,7 +23,7 @@ def subsets(trunk, x):
     found = {}
     for kept in itertools.product([False, True], repeat=trunk.cfg.depth):
         y = x
-        for index in np.flatnonzero(kept):
+        for index in np.flatnonzero(kept).tolist():
             y = layer(trunk.blocks, index)(y)
         found[kept] = y
     return found

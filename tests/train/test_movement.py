@@ -132,5 +132,3 @@ def test_a_pattern_by_movement():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="by movement is a share or a pattern N:M, got neither"):
         SparsityConfig(by="movement")
-    with pytest.raises(ValueError, match="by magnitude or movement, got 'luck'"):
-        SparsityConfig(by="luck", share=0.5)
