@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer import hub
-from flax_transformer.compress import Quantization, Statistics, observe, quantize_model
+from flax_transformer.compress import Quantization, Statistics, keep_layers, observe, quantize_model
 from flax_transformer.compress.kernel import linear_kernels, token_tables
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.data.text.annotated import read_pairs
@@ -157,7 +157,27 @@ def narrow_checkpoint(
     if calls:
         rule = Quantization(activations="int8", ranges="absmax", pattern=r"\.down\.kernel$")
         statistics = calibrate(pretrained, calls, rule, tell)
-    model = narrow_model(pretrained.model, share, statistics)
+    return _described(pretrained, narrow_model(pretrained.model, share, statistics))
+
+
+def shallow_checkpoint(pretrained: Pretrained, layers: Sequence[int], pattern: str = "") -> Pretrained:
+    """Return a checkpoint whose stacks have some of their layers alone, and whose config.json says so.
+
+    Args:
+      layers, pattern: as `keep_layers` takes them.
+
+    Raises:
+      ValueError: as `keep_layers`, or a family whose config.json has no words for other depths.
+    """
+    shallow = _described(pretrained, keep_layers(pretrained.model, layers, pattern))
+    kinds = pretrained.config.get("layer_types")
+    if not isinstance(kinds, list):
+        return shallow
+    return replace(shallow, config=shallow.config.updated({"layer_types": [kinds[layer] for layer in layers]}))
+
+
+def _described(pretrained: Pretrained, model: Any) -> Pretrained:
+    """Return a checkpoint of a model of other sizes, whose config.json says them."""
     name = pretrained.config["architectures"][0]
     before, after = (dict(hub.wrap(each, name).config) for each in (pretrained.model, model))
     changed = {field: value for field, value in after.items() if before.get(field) != value}
