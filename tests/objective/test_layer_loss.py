@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.models.head import with_head
@@ -23,6 +24,7 @@ from flax_transformer.objective import (
 )
 from flax_transformer.objective.layer import layer_values
 from flax_transformer.objective.layer_term import BothLayers
+from flax_transformer.parallel import tree_shardings
 from flax_transformer.train.mean import means
 
 pytestmark = pytest.mark.proves("distillation of texts", "every loss by NumPy and PyTorch, gradients too")
@@ -195,6 +197,8 @@ def test_a_wider_teacher_is_reached_by_a_matrix_that_is_trained_and_left_out():
     expected = ((states - batch["teacher"]["hidden_states"]["-1"]) ** 2)[REAL].mean()
     np.testing.assert_allclose(metrics["hidden_loss"].value(), expected, rtol=1e-5)
     assert carried is None
+    mesh = AbstractMesh((2, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    assert tree_shardings(model, mesh).to_teacher.get_value().spec == PartitionSpec("fsdp", None)
     same = LayerLoss(of=LabelLoss(), terms=(HiddenStateError(),), width=8)
     assert same.carry.trained(CLASSIFIER) is CLASSIFIER
 

@@ -224,7 +224,7 @@ def test_parts_of_a_batch_teach_what_the_batch_does(root, tmp_path, teacher):
 def test_a_new_narrower_student_has_the_teachers_tokens_and_no_matrix_in_its_export(root, tmp_path, teacher):
     narrow = with_head(with_fields(ENCODER, embed=4, depth=1), outputs=1, pool="first", dense="tanh")
     objective = LayerLoss(of=DistilLoss(kind="soft"), terms=(HiddenStateError(), AttentionScoreError()))
-    muon = OptimizerConfig(name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="constant"))
+    muon = OptimizerConfig(name="muon", learning_rate=1e-2, layer_decay=0.9, schedule=ScheduleConfig(name="constant"))
     changes = {"model": narrow, "family": "bert", "init": "", "optimizer": muon, "train": replace(CONFIG, ema=0.5)}
     train(recipe(root, teacher, objective, **changes), tmp_path)
     exported = hub.load(tmp_path / "export")
