@@ -10,7 +10,8 @@ any checkpoint with the teacher's tokenizer. Without `--teacher` the same studen
 
 `pretrain` is for a teacher that predicts masked tokens (Sanh et al. 2019): its distribution over them at a temperature
 of 2, the tokens themselves, and the cosine of the last hidden states, with the weights 5, 2 and 1 over 7.
-The others are for a classifier. `task`: its distribution at a temperature, and the labels (Hinton et al. 2015).
+The others are for a classifier. `task`: its distribution at a temperature, and the labels (Hinton et al. 2015); `new`
+is the same for a new student, of the teacher's tokenizer. By `--objective.weight 0` it learns from the labels alone.
 `tinybert`: beside, the hidden states and the attention scores of every layer by a map (Jiao et al. 2020), here of a
 student of two layers and a teacher of four; `--objective.terms.0.layers` and `--objective.terms.1.layers` say others.
 `minilm`: beside, the attention and the value relations of the last layer (Wang et al. 2020).
@@ -20,6 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.data.text.labelled import LabelledText
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import with_head
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import (
     AttentionRelations,
     AttentionScoreError,
@@ -62,8 +66,20 @@ TASK = Recipe(
         name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=50), weight_decay=0.01,
         clip_norm=1.0,
     ),
-    train=TrainConfig(steps=400, log_every=50, eval_every=100, checkpoint_every=400, monitor="accuracy",
+    train=TrainConfig(steps=300, log_every=50, eval_every=100, checkpoint_every=300, ema=0.99, monitor="accuracy",
                       keep_best=True),
+)  # fmt: skip
+
+STUDENT = EncoderConfig(
+    embedding=EmbeddingConfig(
+        vocab=8_192, embed=128, position="learned", max_length=128, types=2, norm=1e-12, scaled=False, dropout=0.3,
+        init_std=0.02,
+    ),
+    block=transformer_block(
+        embed=128, heads=4, inner=256, norm_eps=1e-12, activation="gelu", dropout=0.3, attention_dropout=0.1,
+        init_std=0.02,
+    ),
+    depth=2,
 )  # fmt: skip
 
 
@@ -75,6 +91,8 @@ def by_layers(*terms: Any) -> Recipe:
 EXPERIMENTS = {
     "pretrain": PRETRAIN,
     "task": TASK,
+    "new": replace(TASK, model=with_head(STUDENT, outputs=2, pool="first", dense="tanh", dropout=0.3), family="bert",
+                   optimizer=replace(TASK.optimizer, learning_rate=2e-3)),
     "tinybert": by_layers(HiddenStateError(layers=((0, 0), (1, 2), (2, 4))),
                           AttentionScoreError(layers=((0, 1), (1, 3)))),
     "minilm": by_layers(AttentionRelations(relations=("query-key", "value-value"))),
