@@ -78,7 +78,7 @@ class DistilLoss(Objective):
         return LabelLoss(label_smoothing=self.label_smoothing).held_out(model, batch)
 
     def differ(
-        self, scores: Float[Array, "B E"], teacher: Float[Array, "B E"], weights: Float[Array, " B"]
+        self, scores: Float[Array, "B E"], teacher: Float[Array, "B _"], weights: Float[Array, " B"]
     ) -> Float[Array, ""]:
         """Sum what scores differ from a teacher's, in float32 or more."""
         if self.kind == "hard":
@@ -125,7 +125,7 @@ class MaskedDistilLoss(MaskedLoss):
 
 
 def soft_targets(
-    scores: Float[Array, "*B E"], teacher: Float[Array, "*B E"], weights: Float[Array, "*B"], temperature: float
+    scores: Float[Array, "*B E"], teacher: Float[Array, "*B _"], weights: Float[Array, "*B"], temperature: float
 ) -> Float[Array, ""]:
     """Sum the Kullback-Leibler divergence from a teacher's distribution, times the squared temperature that both have.
 

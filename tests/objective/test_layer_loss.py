@@ -109,8 +109,8 @@ ENCODER = EncoderConfig(
     depth=2,
 )
 CLASSIFIER = with_head(ENCODER, outputs=3, pool="first").build(nnx.Rngs(0))
-TOKENS = {"tokens": RNG.integers(0, 30, (B, T)).astype(np.int32), "lengths": LENGTHS.astype(np.int32)}
-ROWS = {"inputs": TOKENS, "labels": np.array([0, 2, 1], np.int32), "weights": np.ones(B, np.float32)}
+TOKENS = {"tokens": jnp.asarray(RNG.integers(0, 30, (B, T)), jnp.int32), "lengths": jnp.asarray(LENGTHS, jnp.int32)}
+ROWS = {"inputs": TOKENS, "labels": jnp.array([0, 2, 1]), "weights": jnp.ones(B)}
 
 
 def taught(depth=3, embed=8, heads=2, names=("hidden_states", "query", "key", "value")):
@@ -208,8 +208,11 @@ def test_soft_targets_of_masked_tokens_are_weighed_with_the_tokens():
     positions, labels = np.array([[0, 3], [1, 0], [2, 1]], np.int32), RNG.integers(0, 30, (B, 2)).astype(np.int32)
     weights = np.array([[1, 1], [1, 0], [1, 1]], np.float32)
     teacher = 3 * drawn(B, 2, 30)
-    batch = {"inputs": TOKENS, "positions": positions, "labels": labels, "weights": weights}
-    loss, metrics = MaskedDistilLoss(weight=0.7, temperature=2.0)(model, {**batch, "teacher": {"logits": teacher}})
+    said = {"positions": positions, "labels": labels, "weights": weights}
+    batch = {"inputs": TOKENS, **{name: jnp.asarray(each) for name, each in said.items()}}
+    loss, metrics = MaskedDistilLoss(weight=0.7, temperature=2.0)(
+        model, {**batch, "teacher": {"logits": jnp.asarray(teacher)}}
+    )
     plain, expected = MaskedLoss()(model, batch)
     logits = np.asarray(model.output(model.hidden_states(**TOKENS)).logits())
     logits = np.take_along_axis(logits, positions[..., None], axis=1)
