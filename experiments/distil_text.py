@@ -83,20 +83,29 @@ STUDENT = EncoderConfig(
 )  # fmt: skip
 
 
-def by_layers(*terms: Any) -> Recipe:
+def by_layers(recipe: Recipe, *terms: Any) -> Recipe:
     """Return the recipe of a task with terms of layers beside."""
-    return replace(TASK, objective=LayerLoss(of=SOFT, terms=terms))
+    return replace(recipe, objective=LayerLoss(of=SOFT, terms=terms))
 
+
+NEW = replace(
+    TASK,
+    model=with_head(STUDENT, outputs=2, pool="first", dense="tanh", dropout=0.3),
+    family="bert",
+    optimizer=replace(TASK.optimizer, learning_rate=2e-3),
+)
+TINY = (HiddenStateError(layers=((0, 0), (1, 2), (2, 4))), AttentionScoreError(layers=((0, 1), (1, 3))))
+MINI = AttentionRelations(relations=("query-key", "value-value"))
 
 EXPERIMENTS = {
     "pretrain": PRETRAIN,
     "task": TASK,
-    "new": replace(TASK, model=with_head(STUDENT, outputs=2, pool="first", dense="tanh", dropout=0.3), family="bert",
-                   optimizer=replace(TASK.optimizer, learning_rate=2e-3)),
-    "tinybert": by_layers(HiddenStateError(layers=((0, 0), (1, 2), (2, 4))),
-                          AttentionScoreError(layers=((0, 1), (1, 3)))),
-    "minilm": by_layers(AttentionRelations(relations=("query-key", "value-value"))),
-}  # fmt: skip
+    "tinybert": by_layers(TASK, *TINY),
+    "minilm": by_layers(TASK, MINI),
+    "new": NEW,
+    "new-tinybert": by_layers(NEW, *TINY),
+    "new-minilm": by_layers(NEW, MINI),
+}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)
