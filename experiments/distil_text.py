@@ -19,8 +19,8 @@ student of two layers and a teacher of four; `--objective.terms.0.layers` and `-
 
 Accuracy on SST-2's test sentences, in percent, with a teacher of four layers of 80.40 and students of two (means and
 standard deviations of the seeds 0, 1 and 2; 68 s of CPU time each, 2026-11-26): `task`, with `--model.layers 1 3`,
-80.76 ± 0.33 taught and 81.44 ± 0.43 by the labels alone, `new` 79.34 ± 0.35 and 79.15 ± 0.55. The layers give what there
-is to gain; this teacher's soft targets add no more than the seeds differ among themselves (docs/compression.md).
+80.76 ± 0.33 taught and 81.44 ± 0.43 by the labels alone, `new` 79.34 ± 0.35 and 79.15 ± 0.55. The layers give what
+there is to gain; this teacher's soft targets add no more than the seeds differ among themselves (docs/compression.md).
 """
 
 from dataclasses import replace
