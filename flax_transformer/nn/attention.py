@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import qwix
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from qwix import QArray
 
@@ -161,7 +162,8 @@ class CrossAttentionConfig(AttentionConfig):
 class Attention(Module):
     """Multi-head attention over itself or over a memory.
 
-    Query, key and value have kernels [D, N, H] and [D, K, H]; `out` has [N, H, D].
+    Query, key and value have kernels [D, N, H] and [D, K, H]; `out` has [N, H, D]. `ops.capture(f, "query")` gives the
+    queries, as they are multiplied, and so do "key" and "value".
     """
 
     def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
@@ -337,6 +339,7 @@ class Attention(Module):
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
     ) -> Array:
         cfg, shape = self.cfg, q.shape
+        q, k, v = map(checkpoint_name, (q, k, v), PROJECTIONS)
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])

@@ -9,8 +9,16 @@ from flax_transformer.objective.action import ActionLoss
 from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
-from flax_transformer.objective.distil import DistilLoss
+from flax_transformer.objective.distil import DistilLoss, MaskedDistilLoss
 from flax_transformer.objective.label import LabelLoss
+from flax_transformer.objective.layer import LayerLoss
+from flax_transformer.objective.layer_term import (
+    AttentionRelations,
+    AttentionScoreError,
+    CosineEmbedding,
+    HiddenStateError,
+    LayerTerm,
+)
 from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
@@ -23,15 +31,22 @@ from flax_transformer.objective.token import TokenLoss
 __all__ = [
     "OBJECTIVES",
     "ActionLoss",
+    "AttentionRelations",
+    "AttentionScoreError",
     "Batch",
     "BatchStatistics",
     "CTCLoss",
     "ContrastiveLoss",
+    "CosineEmbedding",
     "DetectionLoss",
     "DistilLoss",
+    "HiddenStateError",
     "LabelLoss",
+    "LayerLoss",
+    "LayerTerm",
     "Loss",
     "MaskPredictLoss",
+    "MaskedDistilLoss",
     "MaskedLoss",
     "MatchLoss",
     "Objective",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
@@ -68,8 +69,13 @@ class TokenLoss(Objective):
 
     def scores(self, model: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Sum the loss, the weights, and the weights of right guesses, from hidden states of all positions."""
-        if "positions" in batch:
-            positions = jnp.where(batch["weights"] > 0, batch["positions"], 0)  # what only fills up may lie anywhere
-            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
         options = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss, "chunk": self.chunk}
-        return model.output(hidden).scores(batch["labels"], batch["weights"], **options)
+        return model.output(looked_at(hidden, batch)).scores(batch["labels"], batch["weights"], **options)
+
+
+def looked_at(hidden: Float[Array, "B T D"], batch: Batch) -> Float[Array, "B _ D"]:
+    """Return the hidden states of the tokens that a batch looks at: those at its `positions` [B, M], or all."""
+    if "positions" not in batch:
+        return hidden
+    positions = jnp.where(batch["weights"] > 0, batch["positions"], 0)  # what only fills up may lie anywhere
+    return jnp.take_along_axis(hidden, positions[..., None], axis=1)

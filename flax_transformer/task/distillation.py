@@ -1,8 +1,9 @@
-"""Images with a teacher: what another checkpoint says of every training image, as it is given to the student.
+"""Data with a teacher: what another checkpoint says of every training batch, as it is given to the student.
 
-Axes: B images, H W height and width in pixels, C channels, E classes.
+Axes: B rows, H W height and width in pixels, C channels, E classes.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,8 @@ from flax_transformer.task.spec import Spec
 
 @frozen
 class TaughtImages(LabelledImages):
-    """Lay out images as `LabelledImages` does; a training batch has the scores of a teacher too, `teacher` [B, E].
+    """Lay out images as `LabelledImages` does; a training batch has the scores of a teacher too, [B, E], as
+    `teacher["logits"]`.
 
     The teacher sees each image after all that is done to it at random, by its own mean and standard deviation.
     """
@@ -47,28 +49,34 @@ class TaughtImages(LabelledImages):
             return found
         teacher = hub.load(self.teacher)
         check_teacher(self.teacher, teacher, found.spec)
-        batches = TaughtStream(found.batches, teacher, found.held.normalise)
-        print(f"teacher: {self.teacher}, {teacher.config['architectures'][0]}", flush=True)
-        return replace(found, batches=batches)
+        scale, shift = _line(teacher, found.held.normalise)
+
+        def answer(model: Any, batch: Mapping[str, Any]) -> dict[str, Float[Array, "B E"]]:
+            inputs = {**batch["inputs"], "images": batch["inputs"]["images"] * scale + shift}
+            return {"logits": model.output(model.hidden_states(**inputs))}
+
+        return replace(found, batches=TaughtStream(found.batches, self.teacher, teacher, answer))
 
 
 class TaughtStream(Stream):
-    """Another stream's batches of images, with a teacher's scores: as many processes lay them out, each its own."""
+    """Another stream's batches, with what a teacher says: as many processes lay them out, each its own rows."""
 
-    def __init__(self, batches: Stream, teacher: hub.Pretrained, normalise: Normalise):
+    def __init__(
+        self, batches: Stream, name: str, teacher: hub.Pretrained, answer: Callable[[Any, Mapping[str, Any]], Any]
+    ):
         """Return what is taught.
 
         Args:
-          batches: of `images`, normalised.
-          teacher: what scores them; its image processor says how it normalises images, if it has one.
-          normalise: how the batches are.
+          batches: what the teacher sees too.
+          name: of the teacher, for a message.
+          answer: `answer(model, batch)` is what the teacher says, a pytree of arrays of the batch's rows.
         """
         super().__init__()
         self._taught, self._reading = batches, batches._reading
-        self._model = teacher.model
-        self._line = _line(teacher, normalise)
+        self._model, self._answer = teacher.model, jax.jit(answer)
         leaves = (np.asarray(leaf) for leaf in jax.tree.leaves(teacher.model))
         self._teacher = digest(str(teacher.config), *leaves)
+        print(f"teacher: {name}, {teacher.config['architectures'][0]}", flush=True)
 
     def identity(self) -> dict[str, Any]:
         """Name the batches and the teacher."""
@@ -84,15 +92,9 @@ class TaughtStream(Stream):
         self._taught.check_rows(count)
 
     def make(self, step: int) -> Arrays:
-        """Lay out this process's rows of the batch of a step, and let the teacher score them."""
+        """Lay out this process's rows of the batch of a step, and ask the teacher."""
         batch = self._taught.make(step)
-        return {**batch, "teacher": np.asarray(_scores(self._model, batch["inputs"], *self._line))}
-
-
-@jax.jit
-def _scores(model: Any, inputs: Any, scale: Array, shift: Array) -> Float[Array, "B E"]:
-    images = inputs["images"] * scale + shift
-    return model.output(model.hidden_states(**{**inputs, "images": images}))
+        return {**batch, "teacher": jax.tree.map(np.asarray, self._answer(self._model, batch))}
 
 
 def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
@@ -103,11 +105,7 @@ def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
     """
     config, (height, width, channels) = teacher.config, spec.image
     require_use(teacher, "classification", "images")
-    classes = tuple(config.get("id2label", {}).values())
-    if classes != spec.classes:
-        raise ValueError(
-            f"a teacher must tell {_spell(spec.classes)}, as the labels do, {name} tells {_spell(classes)}"
-        )
+    check_classes(name, teacher, spec)
     if (own := config.get("num_channels", channels)) != channels:
         raise ValueError(f"a teacher must see images of {channels} channels, as the student does, {name} sees {own}")
     sizes = [each.image for each in configs_in(teacher.model.cfg) if hasattr(each, "image")]
@@ -119,6 +117,19 @@ def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
                 f"a teacher must see images of {height} × {width} pixels, as the student does, {name} sees "
                 f"{size[0]} × {size[1]}"
             )
+
+
+def check_classes(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
+    """Refuse a teacher of other classes than the data's.
+
+    Raises:
+      ValueError: says which.
+    """
+    classes = tuple(teacher.config.get("id2label", {}).values())
+    if classes != spec.classes:
+        raise ValueError(
+            f"a teacher must tell {_spell(spec.classes)}, as the labels do, {name} tells {_spell(classes)}"
+        )
 
 
 def _spell(classes: tuple[str, ...]) -> str:

@@ -69,6 +69,8 @@ class Context:
     """Rows of a batch are a multiple of this where they can be, so that devices and parts have equal shares."""
     accumulate: int = 1
     """Parts that a batch of training is cut into."""
+    objective: Any = None
+    """What is minimised, where examples depend on it, as answers of a teacher do."""
 
     def held_rows(self, rows: int) -> int:
         """Return the rows of a batch of evaluation: those of a part of training's, which fit into memory.

@@ -128,6 +128,7 @@ class Recipe(Experiment):
             init=self.init,
             multiple=rows_of(self.mesh) * self.train.accumulate,
             accumulate=self.train.accumulate,
+            objective=self.objective,
         )
         opened = self.examples.open(self.data, context)
         check_held_out(self.evaluators, opened.held)

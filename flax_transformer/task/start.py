@@ -38,6 +38,8 @@ class StartConfig:
     It stands in a recipe where the config of a new model would, for recipes that always begin with a checkpoint.
     """
 
+    layers: tuple[int, ...] = ()
+    """Layers of the checkpoint that the model has, from 0 on, as every other of a teacher's; all of them by default."""
     compute: Literal["float32", "bfloat16", "float16"] = "float32"
     """The number format that layers compute in."""
     remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
@@ -139,7 +141,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     Args:
       name: folder or hub id.
       like: a config whose rates of dropout the model gets, and whose `compute`, `remat` and `layer_drop` where they are
-        not the default; None leaves the checkpoint's.
+        not the default; None leaves the checkpoint's. A `StartConfig` may name the layers that are kept too.
       seed: of a new head.
       keep: whether parameters stay in the checkpoint's own number format; float32 otherwise, so that they can be
         trained.
@@ -168,6 +170,10 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
             f"a checkpoint's model must know every token of its tokenizer, that of {name} knows {table.vocab:,} of "
             f"{spec.vocab:,}"
         )
+    if isinstance(like, StartConfig) and like.layers:
+        from flax_transformer.task.compression import shallow_checkpoint  # which measures, by all tasks
+
+        return shallow_checkpoint(found, like.layers)
     return found
 
 

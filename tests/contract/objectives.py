@@ -17,17 +17,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from flax_transformer import objective as room
 from flax_transformer.nn.batch_norm import BatchNorm
 from flax_transformer.objective import (
     ActionLoss,
+    AttentionRelations,
+    AttentionScoreError,
     BatchStatistics,
     ContrastiveLoss,
+    CosineEmbedding,
     CTCLoss,
     DetectionLoss,
     DistilLoss,
+    HiddenStateError,
     LabelLoss,
+    LayerLoss,
+    MaskedDistilLoss,
     MaskedLoss,
     MaskPredictLoss,
     MatchLoss,
@@ -52,11 +59,14 @@ class Scores:
     """What `model.output(hidden)` is for objectives of tokens."""
 
     def __init__(self, logits):
-        self.logits = logits
+        self._logits = logits
+
+    def logits(self):
+        return self._logits
 
     def scores(self, labels, weights, *, chunk=0, **options):
-        total, count = cross_entropy(self.logits, labels, weights, **options)
-        return total, count, jnp.sum((self.logits.argmax(-1) == labels) * weights)
+        total, count = cross_entropy(self._logits, labels, weights, **options)
+        return total, count, jnp.sum((self._logits.argmax(-1) == labels) * weights)
 
 
 @jax.tree_util.register_dataclass
@@ -113,6 +123,16 @@ def found(self, hidden, key=None):
     scores = hidden[:, :Q] @ self.w
     layers = jnp.stack([scores, 2 * scores], axis=1)
     return SimpleNamespace(logits=layers[..., :E], boxes=jax.nn.sigmoid(layers[..., E:]))
+
+
+def layered(self, x, lengths=None, key=None):
+    def block(x, _):
+        x = checkpoint_name(x, "hidden_states")
+        for i, name in enumerate(("query", "key", "value")):
+            checkpoint_name((x @ self.w[:, i : i + 4]).reshape(*x.shape[:2], 2, 2), name)
+        return x + jnp.tanh(x @ self.w[:, :D]), None
+
+    return checkpoint_name(jax.lax.scan(block, x, length=2)[0], "trunk_output")
 
 
 TOKENS = {"output": lambda self, hidden, key=None: Scores((hidden @ self.w)[..., :E])}
@@ -186,7 +206,11 @@ TARGETS = {
     "labels": LABELS,
     "weights": REAL,
 }
-TEACHER = {**ROWS, "teacher": draw.normal(size=(B, E)).astype(np.float32)}
+TEACHER = {**ROWS, "teacher": {"logits": draw.normal(size=(B, E)).astype(np.float32)}}
+STATES = {str(layer): draw.normal(size=(B, T, D)).astype(np.float32) for layer in (0, -1)}
+HEADS = {part: {"1": draw.normal(size=(B, T, 2, 2)).astype(np.float32)} for part in ("query", "key", "value")}
+MASKED = {**PLACES, "teacher": {"logits": draw.normal(size=(B, M, E)).astype(np.float32)}}
+LAYERS = {**ROWS, "inputs": INPUTS, "teacher": {**TEACHER["teacher"], **HEADS, "hidden_states": STATES}}
 ROUTED = ("balance", "router_z", "dropped")
 
 CASES = {
@@ -200,8 +224,26 @@ CASES = {
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
+    "LayerLoss": (
+        LayerLoss(
+            of=DistilLoss(kind="soft"),
+            terms=(
+                HiddenStateError(layers=((0, 0), (-1, -1)), weight=0.5),
+                AttentionScoreError(layers=((0, 1), (1, 1))),
+                AttentionRelations(layers=((-1, 1),), relations=("query-key", "value-value"), weight=2.0),
+            ),
+        ),
+        {**CLASSES, "hidden_states": layered},
+        LAYERS,
+    ),
+    "LayerLoss around MaskedDistilLoss": (
+        LayerLoss(of=MaskedDistilLoss(), terms=(CosineEmbedding(),)),
+        {**SENTENCES, "hidden_states": layered},
+        {**MASKED, "teacher": {**MASKED["teacher"], "hidden_states": STATES}},
+    ),
     "LabelLoss of positions": (LabelLoss(label_smoothing=0.1), {}, POSITIONS),
     "MaskPredictLoss": (MaskPredictLoss(label_smoothing=0.1), GUESSED, TARGETS),
+    "MaskedDistilLoss": (MaskedDistilLoss(weight=0.3), SENTENCES, MASKED),
     "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),
     "MaskedLoss of tokens alone": (MaskedLoss(), TOKENS, {k: v for k, v in PLACES.items() if k != "next_sentence"}),
     "MatchLoss": (MatchLoss(weight=0.5), PAIRS, TEXTS),

@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 B, E = 4, 3
 TEACHER, FIRST, SECOND = (jnp.asarray(RNG.standard_normal((B, E)) * 2, jnp.float32) for _ in range(3))
 LABELS, WEIGHTS = jnp.array([0, 2, 1, 1]), jnp.array([1.0, 1.0, 0.0, 1.0])
-BATCH = {"inputs": {}, "labels": LABELS, "weights": WEIGHTS, "teacher": TEACHER}
+BATCH = {"inputs": {}, "labels": LABELS, "weights": WEIGHTS, "teacher": {"logits": TEACHER}}
 
 
 def one(scores=FIRST):
@@ -63,7 +63,7 @@ def test_each_head_learns_from_one_side():
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_nothing_is_learned_by_the_teacher(kind):
-    f = lambda teacher: DistilLoss(kind=kind)(two(), {**BATCH, "teacher": teacher})[0]  # noqa: E731
+    f = lambda teacher: DistilLoss(kind=kind)(two(), {**BATCH, "teacher": {"logits": teacher}})[0]  # noqa: E731
     assert not np.any(jax.grad(f)(TEACHER))
 
 

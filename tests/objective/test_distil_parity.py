@@ -26,7 +26,7 @@ def test_losses_and_gradients_equal_torch(kind, rows, classes, temperature):
             "inputs": {},
             "labels": jnp.asarray(labels),
             "weights": jnp.ones(rows),
-            "teacher": jnp.asarray(teacher),
+            "teacher": {"logits": jnp.asarray(teacher)},
         }
         loss, metrics = DistilLoss(kind=kind, weight=0.4, temperature=temperature, label_smoothing=0.1)(model, batch)
         return loss / metrics["count"]

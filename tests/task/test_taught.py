@@ -58,15 +58,15 @@ def test_the_teacher_scores_each_picture_as_the_student_sees_it(tmp_path, teache
     batch = found.batches.make(3)
     pixels = batch["inputs"]["images"] * 0.25 + 0.5
     expected = hub.load(teacher)(pixel_values=np.moveaxis((pixels - 0.3) / 0.2, -1, 1)).logits
-    np.testing.assert_allclose(batch["teacher"], expected, rtol=1e-5, atol=1e-5)
-    assert np.ptp(batch["teacher"]) > 1e-3
+    np.testing.assert_allclose(batch["teacher"]["logits"], expected, rtol=1e-5, atol=1e-5)
+    assert np.ptp(batch["teacher"]["logits"]) > 1e-3
     plain = opened(tmp_path, "")
     jax.tree.map(
         np.testing.assert_array_equal, plain.batches.make(3), {n: v for n, v in batch.items() if n != "teacher"}
     )
     assert "teacher" not in next(iter(found.validation()))
     found.batches.share((1,), 2)
-    np.testing.assert_allclose(found.batches.make(3)["teacher"], batch["teacher"][2:], rtol=1e-5)
+    np.testing.assert_allclose(found.batches.make(3)["teacher"]["logits"], batch["teacher"]["logits"][2:], rtol=1e-5)
     other = opened(tmp_path, saved(tmp_path / "other", seed=4))
     with pytest.raises(ValueError, match="belongs to one pipeline, got another: teacher: saved"):
         other.batches.set_state(found.batches.get_state())
