@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.bench.device import TYPES, device_peak
+from flax_transformer.bench.device import FLOATS, device_peak
 from flax_transformer.bench.environment import describe, environment
 from flax_transformer.bench.memory import OutOfMemoryError, out_of_memory_explained
 from flax_transformer.bench.report import amount, seconds
@@ -55,8 +55,8 @@ def bench_attention(
     for name, value in sizes:
         if value < 1:
             raise ValueError(f"{name} must be a positive number, got {value}")
-    if dtype not in TYPES:
-        raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {dtype!r}")
+    if dtype not in FLOATS:
+        raise ValueError(f"dtype must be one of {', '.join(FLOATS)}, got {dtype!r}")
     mask = Mask(causal=True) if causal else None
     results, random = [], np.random.default_rng(0)
     for length in lengths:

@@ -37,7 +37,8 @@ PEAKS: tuple[tuple[str, tuple[float | None, ...]], ...] = (
     (r"\bH[12]00\b", (989.4, 989.4, 494.7, 1978.9, 1978.9)),
     (r"\bB200\b", (2250, 2250, 1125, 4500, 4500)),
 )
-TYPES = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn")
+FLOATS = ("float16", "bfloat16", "float32")
+TYPES = (*FLOATS, "int8", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
