@@ -85,6 +85,7 @@ def rows_of(name: str, checkpoint: str, calibrated: Path, data: Path, rows: int)
                     "rule": rule,
                     "bytes": disk(folder),
                     **measured(folder, data),
+                    **pair_loss(smaller, data),
                 }
             )
             jax.clear_caches()  # every rule is other programs, whose memory maps are counted
