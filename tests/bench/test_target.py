@@ -163,7 +163,11 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     else:
         expected = (16, "steps" if known.inputs.reads == ("trajectories",) else "tokens")
     assert (work.items, work.unit) == expected
-    trained = {*OBJECTIVES} - ({"fill-mask"} if pictures else set()) - ({"visual-reasoning"} if known.inputs.several else set())
+    trained = (
+        {*OBJECTIVES}
+        - ({"fill-mask"} if pictures else set())
+        - ({"visual-reasoning"} if known.inputs.several else set())
+    )
     assert ("train" in work.programs) >= bool({*known.uses} & trained)
     assert ("train" in work.programs) <= (
         {"question-answering", "multiple-choice", "replaced-token-detection"}.isdisjoint(known.uses)
