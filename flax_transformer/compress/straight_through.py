@@ -30,7 +30,7 @@ PEAK = "largest_input."
 DECAY = 0.99
 """Of the moving averages of largest inputs; the first step's is taken as it is."""
 
-Ranges = Mapping[str, Array]
+Ranges = Mapping[str, Any]
 """The largest input that is represented, [*L], by the path of the layer; 0: not known yet."""
 
 

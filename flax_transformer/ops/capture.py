@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
@@ -64,6 +65,7 @@ def capture_all(f: Callable, chosen: Callable[[str], bool]) -> Callable:
     def g(*args):
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
         found, values = _evaluate(*_open(closed), jax.tree.leaves(args), chosen)
+        found = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in found]  # constants
         return jax.tree.unflatten(jax.tree.structure(shape), found), values
 
     return g

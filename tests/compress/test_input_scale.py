@@ -120,6 +120,7 @@ def test_scales_of_smoothquant_are_those_of_the_paper():
     x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     kernel = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
     expected = np.abs(x).max(0) ** 0.75 / np.abs(kernel).max(1) ** 0.25
+    kernel = jnp.asarray(kernel)
     np.testing.assert_allclose(smooth_scales(kernel, statistics_of(jnp.asarray(x)), 0.75), expected, rtol=1e-5)
     x[:, 2] = 0.0
     assert smooth_scales(kernel, statistics_of(jnp.asarray(x)))[2] == 1.0
