@@ -59,6 +59,9 @@ def pair_loss(pretrained: Pretrained, pairs: Path) -> dict[str, float]:
     padding, total, count = pretrained.config["pad_token_id"], 0.0, 0
     run = jax.jit(lambda model, call: replace(pretrained, model=model)(**call).logits)
     for call in calibration(pretrained, pairs, rows=10**9):
+        # Few lengths are few programs.
+        call = {name: np.pad(x, ((0, 0), (0, -x.shape[1] % 16)), constant_values=padding * (name != "attention_mask"))
+                for name, x in call.items()}  # fmt: skip
         ids = call["decoder_input_ids"]
         labels = np.concatenate([ids[:, 1:], np.full((len(ids), 1), padding, ids.dtype)], axis=1)
         losses = optax.softmax_cross_entropy_with_integer_labels(run(pretrained.model, call), labels)

@@ -140,7 +140,8 @@ for group in (None, 64, 32, 16, 8):
 # %% [markdown]
 # How values are chosen matters as much. `observe` runs the model on some text and sums up what each layer is given.
 # With that, GPTQ rounds one input after the other and lets those to come make up for the error; AWQ gives inputs that
-# are large a finer scale, and divides what comes before by as much.
+# are large a finer scale, and divides what comes before by as much. It is made for large language models, some of whose
+# channels are a hundred times as large as others; here none are, and it gains nothing.
 
 # %%
 calibration = [windows(np.random.default_rng(2), train, rows=32)]
@@ -213,7 +214,7 @@ _ = ax.set(xlabel="zeros in %", ylabel="loss")
 importance = head_importance(model, lambda model, tokens: len(tokens) * loss(model, tokens), calibration)
 (heads,) = importance.values()
 figure, ax = plt.subplots(figsize=(3, 2.2))
-ax.imshow(heads, cmap="Blues", vmin=0)
+ax.imshow(heads, cmap="Blues", vmin=0, vmax=1)
 for (i, j), value in np.ndenumerate(np.asarray(heads)):
     ax.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.6 else "black")
 _ = ax.set(xticks=range(4), yticks=range(4), xlabel="head", ylabel="layer")
