@@ -56,7 +56,6 @@ def plan(
       json: File to write the plan to, or the one that a search has chosen.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
-    from flax_transformer.bench import plan as ahead
     from flax_transformer.bench.compile_ahead import Case
     from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import exit_on_error
@@ -70,15 +69,19 @@ def plan(
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         target, options = spelled(target, options)
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes, what=what)
-        if search and what != "train":
-            raise ValueError(f"ways to train are searched, got --search of --what {what}")
-        if search:
-            best = _search(case, say, programs=programs, fresh=fresh)
-        else:
-            best = ahead.plan(replace(case, programs=programs), say, fresh=fresh)
-            print(ahead.render(best, tokens=tokens, price=price))
+        how = {"programs": programs, "fresh": fresh}
+        best = _search(case, say, **how) if search else _plan(case, say, tokens=tokens, price=price, **how)
         if json is not None and best is not None:
             best.save(json)
+
+
+def _plan(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool, **cost: float) -> Any:
+    """Compile a program, and print what the plan says."""
+    from flax_transformer.bench import plan as ahead
+
+    best = ahead.plan(replace(case, programs=programs), say, fresh=fresh)
+    print(ahead.render(best, **cost))
+    return best
 
 
 def _search(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool) -> Any:
@@ -86,6 +89,8 @@ def _search(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool
     from flax_transformer.bench import plan as ahead
     from flax_transformer.bench import search as searching
 
+    if case.what != "train":
+        raise ValueError(f"ways to train are searched, got --search of --what {case.what}")
     found = searching.search(case, say, fresh=fresh)
     best = searching.chosen(found)
     if best is not None and programs:
