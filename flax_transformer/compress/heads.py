@@ -5,55 +5,28 @@ Axes: B batch, T positions, L layers, N query heads, K key/value heads, G = N/K,
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.compress.kernel import WrappedKernel, map_kernels, modules_of, resized
+from flax_transformer.compress.kernel import modules_of, resized
+from flax_transformer.compress.watch import watch
 from flax_transformer.nn.attention import Attention, AttentionConfig
 from flax_transformer.nn.config import map_configs
 from flax_transformer.nn.grid_bias import GridBiasConfig
-from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.nn.trunk import Trunk
 
 Importance = Mapping[str, Float[Array, "*L N"]]
 """Of the heads of every attention, by its path."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Gated(WrappedKernel):
-    """The kernel of an output layer [N, H, D], with gates of the heads, which are 1."""
-
-    gates: Any
-    """[*L, N], zeros, whose gradients are the slopes of the gates."""
-
-    def multiply(self, x: Float[Array, "*B T N H"], inputs: int) -> Float[Array, "*B T D"]:
-        """Multiply as the kernel does."""
-        rest = x.ndim - inputs
-        numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
-        return flat_dot_general(_gate(x, self.gates), self.kernel.astype(x.dtype), numbers)
-
-
-@jax.custom_vjp
-def _gate(x: Array, gates: Array) -> Array:
-    return x
-
-
-def _remember(x: Array, gates: Array) -> tuple[Array, Array]:
-    return x, x
-
-
-def _slopes(x: Array, pull: Array) -> tuple[Array, Array]:
+def _slopes(
+    x: Float[Array, "*B T N H"], gradient: Float[Array, "*B T N H"], zeros: Array, inputs: int
+) -> Float[Array, " N"]:
     """Return the sum over rows of |∂loss/∂ξ|, where ξ multiplies what a head gives at every position of a row."""
-    of_rows = jnp.einsum("...tnh,...tnh->...n", x.astype(jnp.float32), pull.astype(jnp.float32))
-    return pull, jnp.abs(of_rows).reshape(-1, x.shape[-2]).sum(0)
-
-
-_gate.defvjp(_remember, _slopes)
+    of_rows = jnp.einsum("...tnh,...tnh->...n", x.astype(jnp.float32), gradient.astype(jnp.float32))
+    return jnp.abs(of_rows).reshape(-1, x.shape[-2]).sum(0)
 
 
 def head_importance(model: Any, loss: Callable[[Any, Any], Array], batches: Iterable[Any]) -> Importance:
@@ -70,24 +43,12 @@ def head_importance(model: Any, loss: Callable[[Any, Any], Array], batches: Iter
       ValueError: no batch, or a model without attention.
     """
     layers = attentions_of(model)
-    zeros = {path: jnp.zeros(each.out.kernel.shape[:-2]) for path, each in layers.items()}
-
-    @jax.jit
-    def gradient(model: Any, zeros: dict[str, Array], batch: Any) -> dict[str, Array]:
-        def gated(gates: dict[str, Array]) -> Array:
-            outputs = {f"{path}.out.kernel".lstrip("."): each for path, each in gates.items()}
-            return loss(map_kernels(lambda path, k: Gated(k, outputs[path]) if path in outputs else k, model), batch)
-
-        return jax.grad(gated)(zeros)
-
-    sums = None
-    for batch in batches:
-        found = gradient(model, zeros, batch)
-        sums = found if sums is None else jax.tree.map(jnp.add, sums, found)
-    if sums is None:
-        raise ValueError("calibration needs at least one batch, got none")
+    kernels = {path: f"{path}.out.kernel".lstrip(".") for path in layers}
+    zeros = {kernels[path]: jnp.zeros(each.out.kernel.shape[:-2]) for path, each in layers.items()}
+    sums = watch(model, zeros, _slopes, loss, batches)
+    found = {path: sums[kernel] for path, kernel in kernels.items()}
     return {
-        path: each / jnp.maximum(jnp.linalg.norm(each, axis=-1, keepdims=True), 1e-30) for path, each in sums.items()
+        path: each / jnp.maximum(jnp.linalg.norm(each, axis=-1, keepdims=True), 1e-30) for path, each in found.items()
     }
 
 

@@ -1,7 +1,6 @@
 """What the linear layers of a model are given: sums over calibration data, of every layer of every stack at once.
 
-A kernel that observes passes its inputs on, and its sums as the gradient of sums that are zero: so they come out of
-`scan`, `vmap` and `jit` as gradients do, stacked by layers, and add up over batches. Axes: I inputs, H bins.
+Sums come out as the gradients of zeros: see `WatchedKernel`. Axes: I inputs, H bins.
 """
 
 import math
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flax_transformer.compress.kernel import WrappedKernel, kernels_of, linear_kernels, map_kernels
-from flax_transformer.nn.linear import flat_dot_general
+from flax_transformer.compress.kernel import kernels_of, linear_kernels
+from flax_transformer.compress.watch import watch
 
 BINS = 1024
 """Bins of a histogram, each 2.3 % wider than the one before: from 2⁻²⁰ to 2¹³ times apart."""
@@ -40,40 +39,8 @@ class Statistics:
     """Of the products of every two inputs, [*layers, I, I]: half the second derivative of the squared error."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Observed(WrappedKernel):
-    """A kernel that observes its inputs."""
-
-    sums: Statistics
-
-    def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
-        """Multiply as the kernel does."""
-        rest = x.ndim - inputs
-        numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
-        return flat_dot_general(_pass(inputs, x, self.sums), self.kernel.astype(x.dtype), numbers)
-
-
-@jax.custom_vjp
-def _observe(x: Array, sums: Statistics) -> Array:
-    return x
-
-
-def _remember(x: Array, sums: Statistics) -> tuple[Array, tuple[Array, Statistics]]:
-    return x, (x, sums)
-
-
-def _sum_up(kept: tuple[Array, Statistics], pull: Array) -> tuple[Array, Statistics]:
-    x, sums = kept
-    return pull, statistics_of(x, products=sums.products is not None)
-
-
-_observe.defvjp(_remember, _sum_up)
-
-
-def _pass(inputs: int, x: Array, sums: Statistics) -> Array:
-    lead = x.shape[: x.ndim - inputs]
-    return _observe(x.reshape(-1, math.prod(x.shape[x.ndim - inputs :])), sums).reshape(*lead, *x.shape[len(lead) :])
+def _sums(x: Array, gradient: Array, zeros: Statistics, inputs: int) -> Statistics:
+    return statistics_of(x.reshape(-1, math.prod(x.shape[x.ndim - inputs :])), products=zeros.products is not None)
 
 
 def statistics_of(x: Float[Array, "R I"], *, products: bool = False) -> Statistics:
@@ -126,21 +93,11 @@ def observe(
     kernels = kernels_of(model)
     zeros = {path: nothing(path, kernels[path]) for path in axes}
 
-    @jax.jit
-    def gradient(model: Any, zeros: dict[str, Statistics], batch: Any) -> dict[str, Statistics]:
-        def total(sums: dict[str, Statistics]) -> Array:
-            watched = map_kernels(lambda path, k: Observed(k, sums[path]) if path in sums else k, model)
-            leaves = (leaf for leaf in jax.tree.leaves(run(watched, batch)) if jnp.issubdtype(leaf.dtype, jnp.floating))
-            return sum(leaf.astype(jnp.float32).sum() for leaf in leaves)
+    def total(model: Any, batch: Any) -> Array:
+        leaves = (leaf for leaf in jax.tree.leaves(run(model, batch)) if jnp.issubdtype(leaf.dtype, jnp.floating))
+        return sum(leaf.astype(jnp.float32).sum() for leaf in leaves)
 
-        return jax.grad(total)(zeros)
-
-    sums = None
-    for batch in batches:
-        found = gradient(model, zeros, batch)
-        sums = found if sums is None else {path: _joined(each, found[path]) for path, each in sums.items()}
-    if sums is None:
-        raise ValueError("calibration needs at least one batch, got none")
+    sums = watch(model, zeros, _sums, total, batches, _joined)
     return {path: each for path, each in sums.items() if float(each.count.max()) > 0}
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from flax_transformer.compress.kernel import WrappedKernel, kernels_of, linear_kernels, map_kernels
 from flax_transformer.compress.quantize import Quantization, quantize_model
 from flax_transformer.listing import listed
-from flax_transformer.nn.linear import flat_dot_general
+from flax_transformer.nn.linear import flat_dot_general, last_axes
 from flax_transformer.nn.quantized import Quantized, largest_value, quantize
 from flax_transformer.ops import capture_all
 from flax_transformer.train.carry import NOTHING, Carry, Carrying, Objective, carry_of, is_separable, on_model
@@ -77,9 +77,7 @@ def _forward(rule: Quantization, inputs: int, x: Array, kernel: Array, scale: Ar
 def _backward(rule: Quantization, inputs: int, kept: tuple, pull: Array) -> tuple[Array, Array, Array | None]:
     x, kernel, scale = kept
     whole = _quantized(rule, inputs, kernel, scale).dequantize().astype(x.dtype)
-    rest = x.ndim - inputs
-    numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
-    _, pulled = jax.vjp(lambda x, kernel: flat_dot_general(x, kernel, numbers), x, whole)
+    _, pulled = jax.vjp(lambda x, kernel: flat_dot_general(x, kernel, last_axes(x, inputs)), x, whole)
     to_x, to_kernel = pulled(pull)
     if scale is not None:  # beyond the range nothing follows the input
         to_x = jnp.where(jnp.abs(x) <= scale * largest_value(rule.activations), to_x, 0)

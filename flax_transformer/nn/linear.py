@@ -40,6 +40,15 @@ def initializer(cfg: Any, default: nnx.Initializer = _xavier, *, residual: bool 
     return default if std is None else nnx.initializers.normal(std)
 
 
+def last_axes(x: jax.Array, inputs: int) -> tuple:
+    """Return the dimension numbers of a product of the last axes of x with the first of a kernel.
+
+    >>> last_axes(jax.numpy.ones((2, 3, 4, 5)), 2)
+    (((2, 3), (0, 1)), ((), ()))
+    """
+    return (tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))), ((), ())
+
+
 def flat_dot_general(
     x: jax.Array,
     kernel: jax.Array,

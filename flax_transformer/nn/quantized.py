@@ -13,7 +13,7 @@ import qwix
 from jaxtyping import Array, Float, Int
 from qwix import QArray
 
-from flax_transformer.nn.linear import StructuredKernel
+from flax_transformer.nn.linear import StructuredKernel, last_axes
 
 BITS = {"int8": 8, "int4": 4, "nf4": 4, "float8_e4m3fn": 8}
 """Kinds of values, and bits of one; nf4 is a table of 16 normal quantiles (Dettmers et al. 2023,
@@ -75,8 +75,7 @@ class Quantized(StructuredKernel):
 
     def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
         """Multiply the last axes of x, as many as there are inputs; the result has the type of x."""
-        rest = x.ndim - inputs
-        numbers = (tuple(range(rest, x.ndim)), tuple(range(inputs))), ((), ())
+        numbers = last_axes(x, inputs)
         if self.activations is None:
             whole = math.prod(self.scale.shape[:inputs]) == 1 and self.zero is None and self.kind != "nf4"
             if whole:  # one scale an output: that of the product
