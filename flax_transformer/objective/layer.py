@@ -20,7 +20,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.objective.distil import Asked
 from flax_transformer.objective.layer_term import BothLayers
 from flax_transformer.objective.objective import Batch, KnownStates, ObjectiveWrapper, present_rows
-from flax_transformer.ops import capture
+from flax_transformer.ops import capture_all
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.train.carry import NOTHING, Carry
@@ -110,32 +110,22 @@ def layer_values(
       ValueError: a model that does not mark such values, or has several stacks of layers.
     """
 
-    def run(model: Any, inputs: Any, key: Any) -> tuple[Any, dict[str, list]]:
-        return model.hidden_states(**inputs, key=key), {}
+    def run(model: Any, inputs: Any, key: Any) -> Any:
+        return model.hidden_states(**inputs, key=key)
 
     marks = [*names, "trunk_output"] if "hidden_states" in names else names
+    hidden, found = capture_all(run, marks.__contains__)(model, inputs, key)
     for mark in marks:
-        run = _and_marked(run, mark)
-    hidden, found = run(model, inputs, key)
-    for mark in marks:
-        if [each.ndim for each in found[mark]] != [AXES[mark]]:
+        if [each.ndim for each in found.get(mark, ())] != [AXES[mark]]:
             raise ValueError(
                 f"layers can be compared in a model that has one stack of them, a {type(model).__name__} marks {mark} "
-                f"{len(found[mark])} times"
+                f"{len(found.get(mark, ()))} times"
             )
     values = {mark: each for mark, (each,) in found.items()}
     if "hidden_states" in names:
         last = values.pop("trunk_output")
         values["hidden_states"] = jnp.concatenate([values["hidden_states"], last[None]])
     return hidden, values
-
-
-def _and_marked(f: Callable, mark: str) -> Callable:
-    def run(*args: Any) -> tuple[Any, dict[str, list]]:
-        (out, found), values = capture(f, mark)(*args)
-        return out, {**found, mark: values}
-
-    return run
 
 
 class Projected(Module):
@@ -151,8 +141,13 @@ class Projected(Module):
 
 def _projected(width: int, model: Any) -> Any:
     """Put a matrix beside a student, if its hidden states are not that wide."""
-    own = next((each.block.embed for each in configs_in(model.cfg) if isinstance(each, TrunkConfig)), width)
-    return model if own == width else Projected(model, own, width)
+    own = width_of(model.cfg)
+    return model if own in (None, width) else Projected(model, own, width)
+
+
+def width_of(config: Any) -> int | None:
+    """Return how wide the hidden states of a model are, of the first stack of layers in its config; None without."""
+    return next((each.block.embed for each in configs_in(config) if isinstance(each, TrunkConfig)), None)
 
 
 def _student(model: Any, carried: Any = None) -> Any:

@@ -12,11 +12,9 @@ import jax
 from flax_transformer import hub
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.nn import TrunkConfig
-from flax_transformer.nn.config import configs_in
 from flax_transformer.objective import LayerLoss
 from flax_transformer.objective.distil import Asked
-from flax_transformer.objective.layer import layer_values
+from flax_transformer.objective.layer import layer_values, width_of
 from flax_transformer.objective.layer_term import take_layer
 from flax_transformer.objective.token import looked_at
 from flax_transformer.task.checkpoint import require_use, tokenizer_of
@@ -102,7 +100,7 @@ def _taught(found: Opened, name: str, context: Context, length: int, use: str) -
         raise ValueError(f"teacher {name}: {error}") from error
     objective = dict(found.objective)
     if isinstance(context.objective, LayerLoss) and any(what == "hidden_states" for what, _ in asked):
-        objective["width"] = _width(teacher)
+        objective["width"] = width_of(teacher.model.cfg)
     return replace(found, batches=TaughtStream(found.batches, name, teacher, answer), objective=objective)
 
 
@@ -143,9 +141,3 @@ def _check_tokenizer(name: str, teacher: HubTokenizer, student: HubTokenizer) ->
             raise ValueError(
                 f"{rule} has {getattr(teacher, mark)} as {mark}_token, the student {getattr(student, mark)}"
             )
-
-
-def _width(teacher: hub.Pretrained) -> int | None:
-    """Return how wide a teacher's hidden states are."""
-    trunks = (each for each in configs_in(teacher.model.cfg) if isinstance(each, TrunkConfig))
-    return next((each.block.embed for each in trunks), None)
