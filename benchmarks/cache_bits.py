@@ -19,7 +19,7 @@ from results import write
 from flax_transformer.cli.run import Translating, score
 from flax_transformer.cli.unreadable import Refused
 from flax_transformer.nn import cache_bytes, quantize_cache
-from flax_transformer.nn.cache import KINDS
+from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.task.checkpoint import open_checkpoint
 
 ROWS = 64
@@ -59,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     (folder, text), (translator, pairs) = options.language.split("="), options.translator.split("=")
     results = []
-    for kind in (None, *KINDS):
+    for kind in (None, *ACTIVATIONS):
         name = {"cache": kind or "float32"}
         results.append({**name, "checkpoint": "shakespeare", **loss(open_checkpoint(folder), Path(text), kind)})
         print(results[-1], flush=True)

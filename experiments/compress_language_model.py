@@ -10,8 +10,8 @@ carries; `pruned`, zeros in four fifths of the values, ever more until three qua
 largest of every four inputs. `float` is none of it: what the others are compared with. The export is what was tested.
 
 The loss on the last tenth of Tiny Shakespeare above that of `float` (1.7235, the mean of the seeds 0, 1 and 2): `int8`
-0.0000 ± 0.0000, `int4` 0.0016 ± 0.0003 (48 s of CPU time each, one core of an AMD EPYC, 2026-11-26); `pruned` 0.113 and
-`sparse` 0.028, seed 0.
+0.0000 ± 0.0000, `int4` 0.0016 ± 0.0003 (48 s of CPU time each, one core of an AMD EPYC, 2026-11-26); with seed 0 alone
+`pruned` 0.113 and `sparse` 0.028.
 """
 
 from dataclasses import replace

@@ -16,6 +16,7 @@ from flax_transformer.bench.record import save
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
 from flax_transformer.frozen import frozen
+from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES
 from flax_transformer.text_table import align
@@ -29,9 +30,6 @@ the times are what the data sheets allow. Too much memory is not refused by this
 
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
-
-FEW = ("int8", "float8_e4m3fn")
-"""Kinds of products that chips may have a peak of their own for."""
 
 NOT_FUSED = "not fused; flax_transformer.ops.explain_attention says of a call, by its shapes, why"
 
@@ -97,7 +95,7 @@ class CompiledPlan:
     def peak_of(self, kind: str) -> float:
         """FLOP/s of the whole slice for products of a kind; of types the data sheets do not name, as of bfloat16."""
         chip = self.topology.spec.kind
-        own = kind if kind in FEW or self.compiled.dtype in FEW else self.compiled.dtype
+        own = kind if kind in ACTIVATIONS or self.compiled.dtype in ACTIVATIONS else self.compiled.dtype
         return (known_peak(chip, own) or known_peak(chip, "bfloat16")) * self.topology.devices
 
     @property
@@ -237,7 +235,7 @@ def gib(count: int) -> str:
 def _products(found: CompiledPlan) -> Iterator[tuple[str, str]]:
     """Say what is multiplied, where any of it has few bits or the program is not training."""
     products = found.compiled.products
-    if found.case.what == "train" and not any(each["kind"] in FEW for each in products):
+    if found.case.what == "train" and not any(each["kind"] in ACTIVATIONS for each in products):
         return
     for number, each in enumerate(products):
         times = f"{each['count']} product{'s' if each['count'] > 1 else ''} of {each['kind']}"

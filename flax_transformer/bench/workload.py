@@ -16,12 +16,13 @@ from jax.interpreters import partial_eval
 from flax_transformer.bench.flops import Flops, alone, count_flops
 from flax_transformer.bench.timing import Program, array_shape
 from flax_transformer.compress import Quantization, quantize_model
+from flax_transformer.compress.quantize import GROUP
 from flax_transformer.decode import Greedy, Parallel, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision, own_tables, quantize_cache, with_fields, with_precision
-from flax_transformer.nn.cache import KINDS
+from flax_transformer.nn.cache import check_cache_kind
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.nn.quantized import BITS, check_kind
 from flax_transformer.objective import OBJECTIVES
@@ -38,8 +39,6 @@ from flax_transformer.train.step import make_train_step
 Batch = dict[str, Any]
 ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constant"))
 PROGRAMS = ("forward", "train", "decode")
-GROUP = 64
-"""Inputs of a kernel of 4 bits that share a scale, where nothing else is asked for."""
 
 
 @frozen
@@ -205,8 +204,8 @@ class Size:
             raise ValueError(f"activations={self.activations!r} go with weights of few bits, got none")
         elif self.group is not None:
             raise ValueError(f"group={self.group} is of weights of few bits, got none")
-        if self.cache is not None and self.cache not in KINDS:
-            raise ValueError(f"caches are rounded to {' or '.join(KINDS)}, got {self.cache!r}")
+        if self.cache is not None:
+            check_cache_kind(self.cache)
 
 
 def compute_type(config: Any) -> str:

@@ -127,10 +127,11 @@ def _rules(how: Weights, removal: Removal) -> tuple[Any, Any]:
     from dataclasses import asdict
 
     from flax_transformer.compress import Pruning, Quantization
+    from flax_transformer.compress.quantize import GROUP
 
     pruning = Pruning(share=removal.prune, scope=removal.scope, block=removal.block, pattern=how.pattern)
     options = {**asdict(how), "weights": None if how.weights == "none" else how.weights}
-    rule = Quantization(**{**options, "group": 64 if how.weights == "int4" and how.group is None else how.group})
+    rule = Quantization(**{**options, "group": GROUP if how.weights == "int4" and how.group is None else how.group})
     for name in ("heads", "neurons"):
         if not 0 <= getattr(removal, name) < 1:
             raise ValueError(f"--{name} must be a share in [0, 1), got {getattr(removal, name)}")
@@ -244,12 +245,10 @@ def _costs(pretrained: Any, calls: list[dict[str, Any]]) -> dict[str, Any]:
 
     from flax_transformer.bench.flops import count_flops
     from flax_transformer.hub.quantized.model import plain, quantized_kernels
-
-    def size(leaf: Any) -> int:
-        return leaf.size // 2 if str(leaf.dtype) in ("int4", "uint4") else leaf.size * leaf.dtype.itemsize
+    from flax_transformer.nn.quantized import stored_bytes
 
     whole = jax.tree.leaves(plain(pretrained.model) if quantized_kernels(pretrained.model) else pretrained.model)
-    stored = sum(map(size, jax.tree.leaves(pretrained.model)))
+    stored = sum(stored_bytes(leaf.size, leaf.dtype) for leaf in jax.tree.leaves(pretrained.model))
     count = sum(leaf.size for leaf in whole)
     found = {"parameters": count, "bytes": stored, "bits": 8 * stored / count, "disk": stored}
     if calls:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
@@ -34,6 +33,8 @@ from flax_transformer.nn.quantized import (
 
 RANGES = tuple(1 - 0.05 * step for step in range(9))
 """Shares of the largest value that `mse` chooses among."""
+GROUP = 64
+"""Inputs of a kernel of 4 bits that share a scale, where a command is not told otherwise."""
 UNQUANTIZED = r"(^|\.)(router|output|head|classifier|score|patch|tubelet)\."
 """Layers that are left as they are: those that choose, and those of pixels, which are small and first or last."""
 
@@ -121,11 +122,11 @@ def quantize_model(
     Args:
       model: with linear layers of Flax's or this package's.
       rules: the first that takes a kernel says what becomes of it; a kernel that none takes stays.
-      statistics: of calibration, by kernel: `observe(model, …)`; with `products` for gptq.
+      statistics: of calibration, by kernel: `observe(model, …)`; with `products` for gptq and awq.
 
     Raises:
       ValueError: groups that do not divide a kernel's inputs, calibration that is missing, a model that is quantized
-        already, or rules that take no kernel; says which.
+        already, rules that take no kernel, or awq and smoothquant of kernels with nothing before them; says which.
 
     >>> from flax import nnx
     >>> layer = quantize_model(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), Quantization(weights="int8"))
@@ -166,11 +167,9 @@ def _scaled(
         found.extend(rules)
         rule = next(iter(rules.values()))
         side = jnp.concatenate([kernels[path] for path in rules], axis=-1)
-        return (
-            smooth_scales(side, known)
-            if rule.method == "smoothquant"
-            else awq_scales(side, known, rule.weights, rule.group)
-        )
+        if rule.method == "smoothquant":
+            return smooth_scales(side, known)
+        return awq_scales(side, known, rule.weights, rule.group)
 
     model, statistics = scale_inputs(model, statistics, find)
     if not found:
@@ -208,11 +207,10 @@ def _quantized(kernel: Array, axes: KernelAxes, rule: Quantization, found: Stati
         return made
     if rule.ranges == "dynamic":
         return replace(made, activations=rule.activations)
-    bits = BITS[rule.activations]
-    if rule.scaled:
-        largest = np.asarray(found.peak.max(-1))
+    if rule.scaled:  # by channels; the histogram is of the inputs before
+        largest = found.peak.max(-1)
     else:
-        largest = input_range(found, rule.ranges, bits=bits, percentile=rule.percentile)
+        largest = input_range(found, rule.ranges, bits=BITS[rule.activations], percentile=rule.percentile)
     scale = jnp.asarray(largest / largest_value(rule.activations), jnp.float32)
     return replace(made, activations=rule.activations, input_scale=scale)
 

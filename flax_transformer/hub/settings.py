@@ -14,7 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import read_json
 from flax_transformer.listing import listed
-from flax_transformer.nn.cache import KINDS
+from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
@@ -91,8 +91,8 @@ class Settings:
         for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.cache not in (None, *KINDS):
-            raise ValueError(f"cache must be {' or '.join(KINDS)}, got {self.cache!r}")
+        if self.cache not in (None, *ACTIVATIONS):
+            raise ValueError(f"cache must be {' or '.join(ACTIVATIONS)}, got {self.cache!r}")
         if self.do_sample and self.num_beams > 1:
             raise ValueError(f"sampling has no beams, got do_sample=True, num_beams={self.num_beams}")
         if not 1 <= self.num_return_sequences <= (10**6 if self.do_sample else self.num_beams):

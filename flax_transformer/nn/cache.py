@@ -22,9 +22,6 @@ from flax_transformer.nn.check import check_beams
 from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.ops import Mask
 
-KINDS = ACTIVATIONS
-"""What keys and values may be rounded to."""
-
 
 class LayerMemory(ABC):
     """What a block makes of a memory once, and uses at every decoding step; a pytree."""
@@ -101,13 +98,12 @@ class Memory(LayerMemory):
         """Round keys and values: each head's at each position by the largest of its H numbers.
 
         Args:
-          kind: one of `KINDS`.
+          kind: one of `nn.quantized.ACTIVATIONS`.
 
         Raises:
           ValueError: another kind, or keys and values that have few bits.
         """
-        if kind not in KINDS:
-            raise ValueError(f"caches are rounded to {' or '.join(KINDS)}, got {kind!r}")
+        check_cache_kind(kind)
         if isinstance(self.key, QArray):
             raise ValueError(f"a cache is rounded once, this one has {jnp.dtype(self.key.qtype).name} already")
         return replace(self, key=_rounded(self.key, kind, -2), value=_rounded(self.value, kind, -1))
@@ -275,6 +271,12 @@ def each_cache(function: Callable[[Any], Any], layers: Any) -> Any:
     return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
 
 
+def check_cache_kind(kind: str) -> None:
+    """Check that keys and values may be rounded to a kind; raise ValueError if not."""
+    if kind not in ACTIVATIONS:
+        raise ValueError(f"caches are rounded to {' or '.join(ACTIVATIONS)}, got {kind!r}")
+
+
 def quantize_cache(cache: Any, kind: str | None) -> Any:
     """Round all keys and values of a cache, and what is appended from then on; scales are one a head and position.
 
@@ -283,7 +285,7 @@ def quantize_cache(cache: Any, kind: str | None) -> Any:
 
     Args:
       cache: what `init_cache` or `prefill` of a model or layer gave: any pytree with `KVCache`s in it.
-      kind: one of `KINDS`; None leaves the cache as it is.
+      kind: one of `nn.quantized.ACTIVATIONS`; None leaves the cache as it is.
 
     Raises:
       ValueError: another kind, a cache without keys and values, or one that has been rounded.

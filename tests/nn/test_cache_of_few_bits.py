@@ -12,8 +12,8 @@ from flax import nnx
 
 from flax_transformer.nn import cache_bytes, quantize_cache, transformer_block, with_precision
 from flax_transformer.nn.attention import Attention
-from flax_transformer.nn.cache import KINDS
 from flax_transformer.nn.config import Rotary
+from flax_transformer.nn.quantized import ACTIVATIONS
 from flax_transformer.nn.talking_heads import TalkingConfig
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.attention.blockwise import BlockwiseAttention
@@ -45,7 +45,7 @@ def rounded(x, kind):
     return (x / scale).astype(jnp.float8_e4m3fn).astype(np.float32) * scale
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ACTIVATIONS)
 @pytest.mark.parametrize("window", [None, 2])
 def test_decoding_is_attention_to_rounded_keys_and_values(kind, window):
     one, x = layer(), drawn(2, STEPS, D)
@@ -76,7 +76,7 @@ def test_the_largest_of_a_head_is_exact_and_half_a_step_is_the_error():
     np.testing.assert_allclose(np.abs(found).max(-1, keepdims=True), most, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_beams_that_share_a_row_are_rows_that_move(kind):
     one, random = layer(), np.random.default_rng(2)
     shared, moved = quantize_cache((one.init_cache(2, 7, beams=W), one.init_cache(2 * W, 7)), kind)
@@ -149,7 +149,7 @@ def test_every_kind_of_attention_sees_what_the_rounded_numbers_stand_for(config)
 def test_a_cache_takes_a_byte_a_number_and_a_scale_a_head_and_position():
     one = layer(head_width=64)
     plain = one.init_cache(3, 7)
-    for kind in KINDS:
+    for kind in ACTIVATIONS:
         assert cache_bytes(quantize_cache(plain, kind)) == 2 * 3 * 7 * K * (64 + 4)
     assert cache_bytes(plain) == 2 * 3 * 7 * K * 64 * 4
     assert cache_bytes(jax.eval_shape(partial(quantize_cache, kind="int8"), plain)) == 2 * 3 * 7 * K * 68
