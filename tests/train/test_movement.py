@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 
-from flax_transformer.models.text.gpt2 import gpt2_tiny
-from flax_transformer.nn import with_fields
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 from flax_transformer.train.sparsity import SparsityConfig
+from tests.train.sparse import language_model, zero_shares
 
 pytestmark = pytest.mark.proves("kernels with zeros", "by movement: as a loop over numbers, resumed exactly")
 
@@ -79,33 +77,10 @@ def test_it_is_what_a_loop_over_numbers_does(steps):
         assert smallest < np.sort(np.abs(KERNEL), axis=None)[int(0.7 * 24)]  # which magnitude had not kept
 
 
-def language_model(config, steps, model=None, state=None, begin=0):
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2, sparsity=config), 20)
-    start = with_fields(gpt2_tiny(vocab=20, dropout=0.0), embed=8, heads=2, inner=16, depth=2).build(nnx.Rngs(0))
-    model = start if model is None else model
-    state = optimizer.init(model) if state is None else state
-
-    @jax.jit
-    def step(model, state, key):
-        tokens = jax.random.randint(key, (4, 6), 0, 20)
-        gradient = jax.grad(lambda m: -jax.nn.log_softmax(m(tokens))[..., 0].mean())(model)
-        updates, state = optimizer.update(gradient, state, model)
-        return optax.apply_updates(model, updates), state
-
-    for number in range(begin, begin + steps):
-        model, state = step(model, state, jax.random.key(number))
-    return model, state
-
-
-def shares(model):
-    up = np.asarray(model.trunk.blocks.feedforward.up.kernel[...])
-    return [(layer == 0).mean() for layer in up]
-
-
 def test_a_run_that_is_cut_goes_on_as_if_it_were_not(tmp_path):
     config = SparsityConfig(share=0.8, end=15, every=2, by="movement")
     whole, _ = language_model(config, 20)
-    np.testing.assert_allclose(shares(whole), 0.8, atol=1 / 128)
+    np.testing.assert_allclose(zero_shares(whole), 0.8, atol=1 / 128)
     model, state = language_model(config, 9)
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(9, {"model": model, "optimizer": state}, {})
@@ -118,7 +93,7 @@ def test_a_run_that_is_cut_goes_on_as_if_it_were_not(tmp_path):
 def test_zeros_of_before_stay_where_they_are_kept():
     before, _ = language_model(SparsityConfig(share=0.5, end=4, every=1), 6)
     after, _ = language_model(SparsityConfig(share=0.7, end=15, every=2, by="movement", keep=True), 20, before)
-    np.testing.assert_allclose(shares(after), 0.7, atol=1 / 128)
+    np.testing.assert_allclose(zero_shares(after), 0.7, atol=1 / 128)
     gone, left = (np.asarray(each.trunk.blocks.feedforward.up.kernel[...]) == 0 for each in (before, after))
     assert left[gone].all()
 

@@ -3,15 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax import nnx
 
-from flax_transformer.models.text.gpt2 import gpt2_tiny
-from flax_transformer.nn import with_fields
-from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.parameter_axis import Axes
 from flax_transformer.train.sparsity import SparsityConfig, largest
+from tests.train.sparse import language_model, zero_shares
 
 pytestmark = pytest.mark.proves("kernels with zeros", "by a schedule, resumed exactly; patterns N:M; zeros kept")
 
@@ -37,55 +33,31 @@ def test_of_every_few_inputs_the_largest_stay(block):
     assert (np.where(kept, sizes, np.inf).min(2) >= np.where(kept, 0, sizes).max(2)).all()
 
 
-def trained(config, steps, model=None, state=None, begin=0):
-    """Train a small model on noise; give the model and the optimizer's state after some steps."""
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2, sparsity=config), 20)
-    start = with_fields(gpt2_tiny(vocab=20, dropout=0.0), embed=8, heads=2, inner=16, depth=2).build(nnx.Rngs(0))
-    model = start if model is None else model
-    state = optimizer.init(model) if state is None else state
-
-    @jax.jit
-    def step(model, state, key):
-        tokens = jax.random.randint(key, (4, 6), 0, 20)
-        gradient = jax.grad(lambda m: -jax.nn.log_softmax(m(tokens))[..., 0].mean())(model)
-        updates, state = optimizer.update(gradient, state, model)
-        return optax.apply_updates(model, updates), state
-
-    for number in range(begin, begin + steps):
-        model, state = step(model, state, jax.random.key(number))
-    return model, state
-
-
-def zeros(model):
-    up = np.asarray(model.trunk.blocks.feedforward.up.kernel[...])
-    return [(layer == 0).mean() for layer in up]
-
-
 def test_zeros_grow_by_the_schedule_and_stay():
     config = SparsityConfig(share=0.8, begin=2, end=10, every=4)
     for steps, expected in ((2, 0.0), (7, 0.8 * (1 - 0.5**3)), (11, 0.8), (20, 0.8)):
-        model, _ = trained(config, steps)
-        np.testing.assert_allclose(zeros(model), expected, atol=1 / 128)
-    before, state = trained(config, 12)
-    after, _ = trained(config, 8, before, state, begin=12)
+        model, _ = language_model(config, steps)
+        np.testing.assert_allclose(zero_shares(model), expected, atol=1 / 128)
+    before, state = language_model(config, 12)
+    after, _ = language_model(config, 8, before, state, begin=12)
     gone = np.asarray(before.trunk.blocks.feedforward.up.kernel[...]) == 0
     assert (np.asarray(after.trunk.blocks.feedforward.up.kernel[...])[gone] == 0).all()
-    whole, _ = trained(config, 20)
+    whole, _ = language_model(config, 20)
     for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(whole), strict=True):
         np.testing.assert_array_equal(one, other)
     assert (np.asarray(whole.embedding.token.embedding[...]) != 0).all()
 
 
 def test_a_pattern_holds_from_its_first_step_on():
-    model, _ = trained(SparsityConfig(block=(2, 4), every=1), 5)
+    model, _ = language_model(SparsityConfig(block=(2, 4), every=1), 5)
     up = np.asarray(model.trunk.blocks.feedforward.up.kernel[...]).reshape(2, 2, 4, 16)
     assert ((up != 0).sum(2) == 2).all()
 
 
 def test_zeros_of_before_are_kept():
-    model, _ = trained(SparsityConfig(share=0.6, end=4, every=1), 6)
-    again, _ = trained(SparsityConfig(keep=True), 5, model)
-    np.testing.assert_allclose(zeros(again), 0.6, atol=1 / 128)
+    model, _ = language_model(SparsityConfig(share=0.6, end=4, every=1), 6)
+    again, _ = language_model(SparsityConfig(keep=True), 5, model)
+    np.testing.assert_allclose(zero_shares(again), 0.6, atol=1 / 128)
 
 
 @pytest.mark.parametrize(
