@@ -50,7 +50,7 @@ def test_compiled_is_eager_and_vmap_is_the_batch(golden, small):
 
 @pytest.mark.rotates
 @one_of_few
-def test_training_sees_the_export_and_changes_every_kernel(golden, small):
+def test_training_sees_the_export_and_its_gradient_comes_to_every_kernel(golden, small):
     whole, inputs = golden.pretrained, golden.inputs
 
     def loss(model):
@@ -60,11 +60,13 @@ def test_training_sees_the_export_and_changes_every_kernel(golden, small):
     value, gradient = jax.jit(jax.value_and_grad(lambda model: loss(rounded_in_passing(model, INT8))))(whole.model)
     np.testing.assert_allclose(value, jax.jit(loss)(small.model), rtol=1e-6)
     straight = jax.jit(jax.grad(loss))(dequantize_model(small.model))
-    paths = {f"{path}" for path in quantized_kernels(small.model)}
+    kernels, compared = set(quantized_kernels(small.model)), set()
     leaves = (jax.tree_util.tree_leaves_with_path(each) for each in (gradient, straight))
     for (path, one), (_, other) in zip(*leaves, strict=True):
-        if path_name(path) in paths:
+        if path_name(path) in kernels:
+            compared.add(path_name(path))
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * float(np.abs(other).max() + 1e-6))
+    assert compared == kernels
 
 
 @pytest.mark.rotates
