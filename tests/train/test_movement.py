@@ -12,7 +12,7 @@ from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 from flax_transformer.train.sparsity import SparsityConfig
-from tests.train.sparse import language_model, zero_shares
+from tests.train.language_model import language_model, zero_shares
 
 pytestmark = pytest.mark.proves("kernels with zeros", "by movement: as a loop over numbers, resumed exactly")
 

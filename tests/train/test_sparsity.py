@@ -7,7 +7,7 @@ import pytest
 
 from flax_transformer.train.parameter_axis import Axes
 from flax_transformer.train.sparsity import SparsityConfig, largest
-from tests.train.sparse import language_model, zero_shares
+from tests.train.language_model import language_model, zero_shares
 
 pytestmark = pytest.mark.proves("kernels with zeros", "by a schedule, resumed exactly; patterns N:M; zeros kept")
 
