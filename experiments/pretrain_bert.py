@@ -23,7 +23,7 @@ of next sentences recognised. `--train.steps` buys more.
 from dataclasses import replace
 
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
-from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.nn import EmbeddingConfig, transformer_block, with_fields
 from flax_transformer.objective import MaskedLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.fill_mask import Guesses, MaskedTexts, TextLines
@@ -57,6 +57,18 @@ EXPERIMENT = Recipe(
     train=TrainConfig(steps=600, log_every=100, eval_every=300, checkpoint_every=300),
 )  # fmt: skip
 
+SMALL = replace(
+    EXPERIMENT,
+    model=MaskedLMConfig(
+        encoder=with_fields(ENCODER, embed=256, inner=1_024, depth=6, vocab=16_384, compute="bfloat16")
+    ),
+    examples=MaskedTexts(vocabulary=VocabularyConfig(size=16_384), rows=128, length=128),
+    optimizer=replace(
+        EXPERIMENT.optimizer, learning_rate=1e-3, schedule=ScheduleConfig(name="linear", warmup=1_000)
+    ),
+    train=TrainConfig(steps=14_000, log_every=200, eval_every=3_500, checkpoint_every=7_000),
+)
+
 FURTHER = replace(
     EXPERIMENT,
     model=StartConfig(),
@@ -66,7 +78,7 @@ FURTHER = replace(
     train=TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),
 )
 
-EXPERIMENTS = {"new": EXPERIMENT, "further": FURTHER}
+EXPERIMENTS = {"new": EXPERIMENT, "small": SMALL, "further": FURTHER}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)
