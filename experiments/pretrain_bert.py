@@ -10,6 +10,12 @@ classify_text.py begins from by `--init`, and what guesses masked words.
 
     python experiments/pretrain_bert.py further --init bert-base-uncased --workdir runs/law --data.text FILE
 
+    python experiments/pretrain_bert.py small --workdir runs/reviews --data.sentences REVIEWS --data.holdout 0.01
+
+`small` is for an accelerator: six layers, 256 wide, 16,384 tokens, bfloat16, 14,000 steps of 128 rows of 128 tokens.
+On 50,000 film reviews of IMDB, one a line, it guesses 41.2 % of masked tokens (loss 3.39) after 9 minutes on an NVIDIA
+H200 beside other trainings; fine-tuned on SST-2 (classify_text.py) it has 84.6 % of the test sentences (2026-11-26).
+
 `further` goes on with a checkpoint that guesses masked tokens, of BERT, RoBERTa, DistilBERT, ELECTRA's generator and
 their like, by its own tokenizer, a folder, a hub id or the `export` of a run; next sentences are predicted by a
 BertForPreTraining alone. On an accelerator `--model.compute bfloat16` computes in bfloat16, with parameters in float32,
@@ -63,9 +69,7 @@ SMALL = replace(
         encoder=with_fields(ENCODER, embed=256, inner=1_024, depth=6, vocab=16_384, compute="bfloat16")
     ),
     examples=MaskedTexts(vocabulary=VocabularyConfig(size=16_384), rows=128, length=128),
-    optimizer=replace(
-        EXPERIMENT.optimizer, learning_rate=1e-3, schedule=ScheduleConfig(name="linear", warmup=1_000)
-    ),
+    optimizer=replace(EXPERIMENT.optimizer, learning_rate=1e-3, schedule=ScheduleConfig(name="linear", warmup=1_000)),
     train=TrainConfig(steps=14_000, log_every=200, eval_every=3_500, checkpoint_every=7_000),
 )
 

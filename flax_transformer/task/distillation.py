@@ -92,9 +92,9 @@ class TaughtStream(Stream):
         self._taught.check_rows(count)
 
     def make(self, step: int) -> Arrays:
-        """Lay out this process's rows of the batch of a step, and ask the teacher."""
+        """Lay out this process's rows of the batch of a step, and ask the teacher, whose answers stay on its device."""
         batch = self._taught.make(step)
-        return {**batch, "teacher": jax.tree.map(np.asarray, self._answer(self._model, batch))}
+        return {**batch, "teacher": self._answer(self._model, batch)}
 
 
 def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
