@@ -18,8 +18,9 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
     from flax_transformer.cli.classify import classify
     from flax_transformer.cli.compress import compress
+    from flax_transformer.cli.documents import ask, index
     from flax_transformer.cli.embed import embed
-    from flax_transformer.cli.image import ask, caption, detect, search
+    from flax_transformer.cli.image import caption, detect, search
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
@@ -34,7 +35,20 @@ def main(arguments: list[str] | None = None) -> None:
     app = tyro.extras.SubcommandApp()
     measures = (presets, sharding, bench, bench_attention, bench_variants)
     runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
-    checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
+    checkpoints = (
+        generate,
+        fill_mask,
+        classify,
+        caption,
+        ask,
+        detect,
+        search,
+        index,
+        transcribe,
+        embed,
+        answer,
+        convert,
+    )
     for command in (*runs, *checkpoints, compress, plan, launch):
         app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:

@@ -1,4 +1,4 @@
-"""Commands on images: `ask | caption | detect | search`.
+"""Commands on images: `caption | detect | search`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
@@ -6,7 +6,7 @@ CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experimen
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -52,39 +52,6 @@ def caption(
             for name, text in zip(files, found, strict=True):
                 line = f"{name}\t{text}" if len(names) > 1 else text
                 put({"file": name, "caption": text}, line, jsonl=jsonl)
-
-
-def ask(
-    checkpoint: Folder,
-    image: Annotated[Path, tyro.conf.Positional],
-    questions: Annotated[tuple[str, ...], tyro.conf.Positional],
-    /,
-    top: int = 5,
-    jsonl: bool = False,
-    revision: str | None = None,
-) -> None:
-    """Answer questions about an image: probability and answer, separated by a tab, the most probable first.
-
-    Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that answers questions about images.
-      image: File of an image.
-      questions: What is asked; each alone.
-      top: Answers of each at most.
-      jsonl: Print a JSON object for each question instead: file, question and answers.
-      revision: Branch, tag or commit of a hub id.
-    """
-    from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.visual_question_answering import ask as run
-
-    if top < 1:
-        raise ValueError(f"top must be at least 1, got {top}")
-    keep_programs()
-    found = run(open_checkpoint(checkpoint, revision=revision), image, questions)
-    for question, answers in zip(questions, found, strict=True):
-        title = [question] if len(questions) > 1 else []
-        lines = [f"{each.probability:.4f}\t{each.name}" for each in answers[:top]]
-        record = {"file": str(image), "question": question, "answers": list(map(asdict, answers[:top]))}
-        put(record, *title, *lines, jsonl=jsonl)
 
 
 def detect(
@@ -156,25 +123,39 @@ def search(
     folder: Annotated[Path, tyro.conf.Positional],
     /,
     top: int = 10,
+    by: Literal["vectors", "words", "both"] = "vectors",
     index: Path | None = None,
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find images of a folder by a text, or by an image: cosine and file, separated by a tab, the best first.
+    """Find images of a folder by a text, or by an image, or passages of an index: score and file, separated by a tab.
+
+    The best come first. After the file of a passage are its place, by characters, and, after a tab, its text.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts.
-      query: What is to be seen, or the file of an image that others are to be like.
-      folder: Images, also those of folders in it.
-      top: Images at most.
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts, or that the
+        index of texts was made by.
+      query: What is to be found, or the file of an image that others are to be like.
+      folder: Images, also those of folders in it, or an index of texts that `index` wrote.
+      top: Images or passages at most.
+      by: Of texts: the cosine of vectors, BM25 of words, or the ranks of both.
       index: File that keeps what the model makes of the images; .embeddings.npz in the folder by default.
-      jsonl: Print a JSON object for each image instead: file and score.
+      jsonl: Print a JSON object for each instead.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.embedding import search as run
+    from flax_transformer.task.text_index import SAID, load_index, search_index
 
     keep_programs()
+    if (folder / SAID).is_file():
+        texts = load_index(folder)
+        embedder = None if by == "words" else open_checkpoint(checkpoint, revision=revision)
+        for each in search_index(texts, embedder, [query], top, by)[0]:
+            part, text = each.passage, " ".join(each.passage.text.split())
+            line = f"{each.score:.4f}\t{part.document}:{part.start}-{part.end}\t{text}"
+            put({"score": each.score, **asdict(part)}, line, jsonl=jsonl)
+        return
     pretrained = open_checkpoint(checkpoint, revision=revision)
     with Refused() as refuse:
         for hit in run(pretrained, query, folder, top=top, index=index, refuse=refuse):

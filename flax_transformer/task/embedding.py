@@ -133,7 +133,7 @@ def indexed(
     if not files:
         raise ValueError(f"{root} must have images, got none")
     stamps = {path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
-    model, known = _name(pretrained), _read(index)
+    model, known = checkpoint_digest(pretrained), _read(index)
     if known is not None and known[0] != model:
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
@@ -158,7 +158,7 @@ def _is_shown(path: Path) -> bool:
     return is_image_name(path.name) and not any(part.startswith(".") for part in path.parts)
 
 
-def _name(pretrained: Pretrained) -> str:
+def checkpoint_digest(pretrained: Pretrained) -> str:
     """Name a checkpoint by all that its vectors depend on."""
     leaves = (np.atleast_1d(leaf).view(np.uint8) for leaf in jax.tree.leaves(pretrained.model))
     seen = "" if pretrained.processor is None else json.dumps(pretrained.processor.config, sort_keys=True, default=str)

@@ -227,6 +227,10 @@ class HubTokenizer(Vocabulary):
             inside[i, place] = [sequence == 1 for sequence in row.sequence_ids]
         return Windows(inputs, np.where(inside[..., None], offsets, 0), inside)
 
+    def token_offsets(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return where each token of each text begins and ends, in characters, without special tokens."""
+        return [row.offsets for row in self._encode(list(texts), special=False, offsets=True)]
+
     def save(self, folder: str | os.PathLike) -> None:
         """Write the files this was read from, byte for byte, into a folder, made if need be.
 

@@ -1,0 +1,175 @@
+"""Commands on documents: `index`, and `ask`, of documents and of images."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from flax_transformer.cli.programs import keep_programs
+from flax_transformer.cli.read import Folder, put, read_lines
+from flax_transformer.cli.unreadable import Refused
+
+By = Literal["vectors", "words", "both"]
+Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Asked = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+def index(
+    checkpoint: Folder,
+    documents: Paths,
+    /,
+    output: Path = Path("index"),
+    tokens: int | None = None,
+    overlap: int | None = None,
+    kind: Literal["float32", "int8"] = "float32",
+    pooling: Literal["mean", "first", "last"] | None = None,
+    revision: str | None = None,
+) -> None:
+    """Write an index of documents: their passages, and a vector of each, for `search` and `ask`.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that embeds texts.
+      documents: Files of text, folders of them, or files of JSON lines with an id and a text each.
+      output: Folder to write, new, empty, or an index.
+      tokens: Most tokens of a passage; 128, or as many as the model reads, by default.
+      overlap: Tokens that neighbouring passages share; a quarter of them by default.
+      kind: Numbers of the vectors kept; int8 takes a quarter of the memory.
+      pooling: How the states of tokens become one, as `embed` has it.
+      revision: Branch, tag or commit of a hub id.
+    """
+    import sys
+
+    from flax_transformer.data.text.passage import PassageConfig, read_documents
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.text_index import TextIndexConfig, index_documents, passage_room
+
+    keep_programs()
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    tokens = min(128, passage_room(pretrained) or 128) if tokens is None else tokens
+    cut = PassageConfig(tokens=tokens, overlap=tokens // 4 if overlap is None else overlap)
+    config = TextIndexConfig(passages=cut, kind=kind, pooling=pooling)
+
+    def told(done: int, whole: int) -> None:
+        print(f"{done:,} of {whole:,} passages", file=sys.stderr, flush=True)
+
+    with Refused() as refuse:
+        made = index_documents(pretrained, read_documents(documents, refuse), config, name=checkpoint, told=told)
+        made.save(output)
+        names = len({each.document for each in made.passages})
+        print(f"{output}: {len(made.passages):,} passages of {names:,} documents, {made.vectors.shape[1]} {kind} each")
+
+
+def ask(
+    checkpoint: Folder,
+    asked: Asked = (),
+    /,
+    documents: Path | None = None,
+    retriever: str | None = None,
+    ranker: str | None = None,
+    by: By | None = None,
+    passages: int = 5,
+    top: int | None = None,
+    no_answer_threshold: float | None = None,
+    jsonl: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Answer questions about an image, or over documents.
+
+    Of an image: probability and answer, separated by a tab, the most probable first. Over documents: probability,
+    answer and source, by characters, and below it the passage with the answer between ** and **.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that answers questions about images; with
+        --documents of one that finds answers in passages, or writes.
+      asked: The file of an image and questions about it, each alone; with --documents questions that go on from each
+        other, or none, and then every line of standard input is one.
+      documents: An index that `index` wrote, or documents as it reads them.
+      retriever: The checkpoint that embeds questions and passages; by default that of the index, and without an index
+        documents are searched by words.
+      ranker: A cross-encoder, which ranks what is found anew.
+      by: Search by vectors, words (BM25) or both; both by default where there are vectors.
+      passages: How many are read for an answer.
+      top: Answers of each question at most: five of an image, one over documents by default.
+      no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
+        always is an answer.
+      jsonl: Print a JSON object for each question instead.
+      revision: Branch, tag or commit of a hub id.
+    """
+    if top is not None and top < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
+    keep_programs()
+    if documents is None:
+        return _ask_image(checkpoint, asked, top or 5, revision, jsonl=jsonl)
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.document_answer import DocumentAnswerConfig, DocumentReader
+    from flax_transformer.task.question_answering import AnswerConfig, Conversation
+
+    reader = open_checkpoint(checkpoint, revision=revision)
+    found, embedder = _opened(reader, documents, retriever)
+    config = DocumentAnswerConfig(
+        passages=passages,
+        by=by or ("both" if found.model else "words"),
+        answers=top or 1,
+        reading=AnswerConfig(threshold=no_answer_threshold),
+    )
+    judge = None if ranker is None else open_checkpoint(ranker)
+    answers_of, talk = DocumentReader(found, reader, embedder, judge, config), Conversation(keep=1)
+    for question in asked or [line for line in read_lines() if line.strip()]:
+        answers = answers_of(question, talk)
+        lines = [line for each in answers for line in _lines(each)]
+        put({"question": question, "answers": list(map(asdict, answers))}, *lines, jsonl=jsonl)
+        talk = talk.add(question, answers[0].text)
+
+
+def _lines(each) -> list[str]:
+    """Write an answer for people."""
+    if each.passage is None or not each.text:
+        return ["(no answer)"]
+    probability = "" if each.probability is None else f"{each.probability:.4f}\t"
+    place = "" if each.start is None else f":{each.start}-{each.end}"
+    return [f"{probability}{each.text}\t{each.passage.document}{place}", f"  {' '.join(each.marked.split())}"]
+
+
+def _opened(reader, documents: Path, retriever: str | None):
+    """Open an index, or make one of documents, and the checkpoint that it is searched by."""
+    from flax_transformer.data.text.passage import PassageConfig, read_documents
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.text_index import (
+        SAID,
+        TextIndexConfig,
+        index_documents,
+        index_words,
+        load_index,
+        passage_room,
+    )
+
+    if (documents / SAID).is_file():
+        found = load_index(documents)
+        name = retriever or found.name
+        return found, open_checkpoint(name) if name else None
+    with Refused() as refuse:
+        read = list(read_documents([documents], refuse))
+        if retriever is None:
+            return index_words(reader, read), None
+        embedder = open_checkpoint(retriever)
+        tokens = min(128, passage_room(embedder) or 128)
+        config = TextIndexConfig(passages=PassageConfig(tokens=tokens, overlap=tokens // 4))
+        return index_documents(embedder, read, config, name=retriever), embedder
+
+
+def _ask_image(checkpoint: str, asked: tuple[str, ...], top: int, revision: str | None, *, jsonl: bool) -> None:
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.visual_question_answering import ask as run
+
+    if len(asked) < 2:
+        raise ValueError(
+            f"ask takes the file of an image and questions, or questions and --documents, got {len(asked)} of them"
+        )
+    image, *questions = asked
+    found = run(open_checkpoint(checkpoint, revision=revision), Path(image), questions)
+    for question, answers in zip(questions, found, strict=True):
+        title = [question] if len(questions) > 1 else []
+        lines = [f"{each.probability:.4f}\t{each.name}" for each in answers[:top]]
+        record = {"file": image, "question": question, "answers": list(map(asdict, answers[:top]))}
+        put(record, *title, *lines, jsonl=jsonl)

@@ -1,0 +1,68 @@
+"""Ranking passages anew by a cross-encoder, a classifier that reads query and passage together (Nogueira & Cho 2019,
+https://arxiv.org/abs/1901.04085).
+
+Axes: N passages, E classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.hub import Pretrained
+from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
+from flax_transformer.task.text_index import Found
+
+_ROWS = 32
+_MULTIPLE = 32
+
+
+def relevance(pretrained: Pretrained, query: str, texts: Sequence[str]) -> Float[np.ndarray, "N"]:
+    """Score how well each text answers a query: the logit of a classifier with one output, the log-odds of two.
+
+    The second of two classes is "relevant". A text too long for the positions is cut.
+
+    Raises:
+      ValueError: a checkpoint that does not classify, one of more than two classes, an empty query or text, or a query
+        that leaves no room for a text.
+    """
+    require_use(pretrained, "classification")
+    tokenizer = tokenizer_of(pretrained, query, *texts)
+    if not query.strip() or not all(text.strip() for text in texts):
+        raise ValueError("a query and texts must not be empty")
+    limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]
+    room = min(limits) if limits else None
+    used = len(tokenizer.encode([query])[0]) + tokenizer.engine.num_special_tokens_to_add(True)
+    if room is not None and used >= room:
+        raise ValueError(f"a query must leave room for a text, got {used} tokens of {room}, special ones included")
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    scores = np.zeros(len(texts), np.float32)
+    for first in range(0, len(texts), _ROWS):
+        chosen = order[first : first + _ROWS]
+        pairs = [texts[number] for number in chosen]
+        whole = tokenizer([query] * len(pairs), pairs, max_length=room, truncate="only_second" if room else False)
+        width = -(-whole["input_ids"].shape[1] // _MULTIPLE) * _MULTIPLE
+        padding = min(width, room) if room else width
+        inputs = tokenizer(
+            [query] * _ROWS, [*pairs, *[pairs[-1]] * (_ROWS - len(pairs))], max_length=room,
+            truncate="only_second" if room else False, padding=padding,
+        )  # fmt: skip
+        scores[chosen] = _scores(pretrained, np.asarray(pretrained(**inputs).logits, np.float32))[: len(pairs)]
+    return scores
+
+
+def _scores(pretrained: Pretrained, logits: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N"]:
+    if (classes := logits.shape[-1]) > 2:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"to rank takes a classifier of one output or two classes, a {name} has {classes}")
+    return logits[:, 0] if classes == 1 else logits[:, 1] - logits[:, 0]
+
+
+def rerank(pretrained: Pretrained, query: str, found: Sequence[Found]) -> list[Found]:
+    """Sort what was found by `relevance`, which becomes its score; equal ones stay in their order."""
+    if not found:
+        return []
+    scores = relevance(pretrained, query, [each.passage.text for each in found])
+    order = np.argsort(-scores, kind="stable")
+    return [replace(found[number], score=float(scores[number])) for number in order]

@@ -1,0 +1,136 @@
+import json
+
+import numpy as np
+import pytest
+
+from flax_transformer.data.text.passage import Document, PassageConfig
+from flax_transformer.task.embedding import embed
+from flax_transformer.task.lexical import Lexical
+from flax_transformer.task.text_index import (
+    TextIndexConfig,
+    fuse,
+    index_documents,
+    index_words,
+    load_index,
+    search_index,
+)
+from tests.task.reading import WORDS, checkpoint
+
+pytest.importorskip("bm25s")
+pytestmark = pytest.mark.proves("retrieval of texts", "an index by vectors, words and both, kept whole or not at all")
+
+CUT = PassageConfig(tokens=6, overlap=2)
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return checkpoint("BertModel")
+
+
+@pytest.fixture(scope="module")
+def documents():
+    draw = np.random.default_rng(0)
+    return [Document(f"d{n}", " ".join(draw.choice(WORDS[:14], 12 + n))) for n in range(7)]
+
+
+@pytest.fixture(scope="module")
+def index(embedder, documents):
+    return index_documents(embedder, documents, TextIndexConfig(passages=CUT), name="mine")
+
+
+def test_passages_are_found_by_the_cosine_of_their_vectors(index, embedder, documents):
+    texts = {each.name: each.text for each in documents}
+    assert all(texts[each.document][each.start : each.end] == each.text for each in index.passages)
+    queries = ["alpha beta", "what gamma"]
+    vectors = embed(embedder, [each.text for each in index.passages], normalise=True)
+    cosines = embed(embedder, queries, normalise=True) @ vectors.T
+    found = search_index(index, embedder, queries, 4, "vectors")
+    for row, each in zip(cosines, found, strict=True):
+        np.testing.assert_allclose([one.score for one in each], np.sort(row)[::-1][:4], atol=1e-5)
+        np.testing.assert_allclose([row[one.number] for one in each], np.sort(row)[::-1][:4], atol=1e-5)
+
+
+def test_words_and_both(index, embedder):
+    query = "alpha alpha nu"
+    (words,) = search_index(index, None, [query], 200, "words")
+    scores = Lexical([each.text for each in index.passages]).scores(query)
+    assert [each.number for each in words] == [n for n in np.argsort(-scores, kind="stable") if scores[n] > 0]
+    (vectors,) = search_index(index, embedder, [query], 100, "vectors")
+    expected: dict[int, float] = {}
+    for each in (vectors, words):
+        for rank, one in enumerate(each, 1):
+            expected[one.number] = expected.get(one.number, 0) + 1 / (60 + rank)
+    (both,) = search_index(index, embedder, [query], 5, "both")
+    assert [each.score for each in both] == pytest.approx(sorted(expected.values(), reverse=True)[:5])
+    assert all(each.score == pytest.approx(expected[each.number]) for each in both)
+
+
+def test_ranks_count_by_their_weights():
+    assert fuse([[(1, 9.0)], [(2, 0.1)]], weights=[1.0, 2.0])[0][0] == 2
+    assert fuse([[(1, 9.0)], [(2, 0.1)]], weights=[2.0, 1.0])[0][0] == 1
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_an_index_is_kept(kind, embedder, documents, tmp_path):
+    made = index_documents(embedder, documents, TextIndexConfig(passages=CUT, kind=kind), name="mine")
+    made.save(tmp_path / "index")
+    made.save(tmp_path / "index")
+    again = load_index(tmp_path / "index")
+    assert (again.passages, again.config, again.model, again.name) == (made.passages, made.config, made.model, "mine")
+    for by in ("vectors", "both"):
+        found = [search_index(each, embedder, ["beta xi"], 3, by)[0] for each in (made, again)]
+        assert found[0] == found[1]
+    assert str(len(made.passages)) in repr(again)
+
+
+def test_an_index_written_half_is_not_read(index, tmp_path, monkeypatch):
+    from flax_transformer.task import text_index
+
+    folder = tmp_path / "index"
+    index.save(folder)
+    write, written = text_index.write_file, []
+
+    def fail(path, content):
+        written.append(path.name)
+        if len(written) == 2:
+            raise OSError("no space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(text_index, "write_file", fail)
+    with pytest.raises(OSError, match="no space"):
+        index.save(folder)
+    with pytest.raises(ValueError, match=r"was not written to its end: it has no index\.json"):
+        load_index(folder)
+
+
+def test_an_index_whose_files_do_not_match_is_not_read(index, tmp_path):
+    index.save(tmp_path)
+    rows = (tmp_path / "passages.jsonl").read_text().splitlines()
+    (tmp_path / "passages.jsonl").write_text("\n".join(rows[:-1]))
+    with pytest.raises(ValueError, match="must have a vector for each passage"):
+        load_index(tmp_path)
+    (tmp_path / "passages.jsonl").write_text(json.dumps({"no": 1}))
+    with pytest.raises(ValueError, match="must be an index that was written to its end"):
+        load_index(tmp_path)
+
+
+def test_bad_input_is_refused_in_a_sentence(index, embedder, documents, tmp_path):
+    with pytest.raises(ValueError, match="the index has the vectors of mine, it is searched by another"):
+        search_index(index, checkpoint("BertModel", seed=1), ["alpha"])
+    with pytest.raises(ValueError, match="a query must not be empty"):
+        search_index(index, embedder, [" "])
+    with pytest.raises(ValueError, match="top must be at least 1, got 0"):
+        search_index(index, embedder, ["alpha"], 0)
+    with pytest.raises(ValueError, match="must have documents, got none"):
+        index_documents(embedder, [], TextIndexConfig(passages=CUT))
+    with pytest.raises(ValueError, match="got tokens=47, it reads 46 beside special ones"):
+        index_documents(embedder, documents, TextIndexConfig(passages=PassageConfig(tokens=47)))
+    words = index_words(embedder, documents, CUT)
+    assert search_index(words, None, ["alpha"], 3, "words")[0]
+    with pytest.raises(ValueError, match="the index has no vectors, it is searched by words, got by=both"):
+        search_index(words, embedder, ["alpha"])
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="a folder that is new, empty or an index"):
+        index.save(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no index"):
+        load_index(tmp_path / "none")
