@@ -50,11 +50,11 @@ def index(
     cut = PassageConfig(tokens=tokens, overlap=tokens // 4 if overlap is None else overlap)
     config = TextIndexConfig(passages=cut, kind=kind, pooling=pooling)
 
-    def told(done: int, whole: int) -> None:
+    def progress(done: int, whole: int) -> None:
         print(f"{done:,} of {whole:,} passages", file=sys.stderr, flush=True)
 
     with Refused() as refuse:
-        made = index_documents(pretrained, read_documents(documents, refuse), config, name=checkpoint, told=told)
+        made = index_documents(pretrained, read_documents(documents, refuse), config, name=checkpoint, progress=progress)
         made.save(output)
         names = len({each.document for each in made.passages})
         print(f"{output}: {len(made.passages):,} passages of {names:,} documents, {made.vectors.shape[1]} {kind} each")

@@ -136,14 +136,14 @@ def index_documents(
     config: TextIndexConfig = TextIndexConfig(),
     *,
     name: str = "",
-    told: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> TextIndex:
     """Cut documents into passages and embed each.
 
     Args:
       pretrained: what `task.embedding.embed` takes.
       name: what the checkpoint is called.
-      told: `told(passages done, all)` after every block of them.
+      progress: `progress(passages done, all)` after every block of them.
 
     Raises:
       ValueError: no documents, passages longer than the model has positions, or what `embed` refuses.
@@ -160,8 +160,8 @@ def index_documents(
     for first in range(0, len(passages), _BLOCK):
         texts = [each.text for each in passages[first : first + _BLOCK]]
         blocks.append(embed(pretrained, texts, config.pooling, normalise=True).astype(np.float32))
-        if told is not None:
-            told(first + len(texts), len(passages))
+        if progress is not None:
+            progress(first + len(texts), len(passages))
     vectors = jnp.asarray(np.concatenate(blocks))
     kept = vectors if config.kind == "float32" else jax.jit(round_vectors)(vectors)
     return TextIndex(passages, kept, config, checkpoint_digest(pretrained), name)
