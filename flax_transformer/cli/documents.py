@@ -54,7 +54,9 @@ def index(
         print(f"{done:,} of {whole:,} passages", file=sys.stderr, flush=True)
 
     with Refused() as refuse:
-        made = index_documents(pretrained, read_documents(documents, refuse), config, name=checkpoint, progress=progress)
+        made = index_documents(
+            pretrained, read_documents(documents, refuse), config, name=checkpoint, progress=progress
+        )
         made.save(output)
         names = len({each.document for each in made.passages})
         print(f"{output}: {len(made.passages):,} passages of {names:,} documents, {made.vectors.shape[1]} {kind} each")

@@ -25,6 +25,7 @@ from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
+from flax_transformer.objective.span import ChoiceLoss, SpanLoss
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
 
@@ -36,6 +37,7 @@ __all__ = [
     "Batch",
     "BatchStatistics",
     "CTCLoss",
+    "ChoiceLoss",
     "ContrastiveLoss",
     "CosineEmbedding",
     "DetectionLoss",
@@ -54,6 +56,7 @@ __all__ = [
     "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",
+    "SpanLoss",
     "TokenLoss",
     "check_parts",
 ]

@@ -34,7 +34,10 @@ MOST = 5
 
 @frozen
 class Labels(Evaluator):
-    """Measure the accuracy on the test texts, a table of `text` and `label`; keep the most wrong and some others."""
+    """Measure the accuracy on the test texts, a table of `text`, `label` and perhaps `pair`; keep the most wrong ones.
+
+    Some others are kept too.
+    """
 
     takes: ClassVar[type] = Table
     metric: ClassVar[str] = "accuracy"
@@ -48,12 +51,14 @@ class Labels(Evaluator):
         metrics = tested(finished.objective, finished.model, opened.test())
         probabilities, names = class_probabilities(finished), opened.spec.classes
         truth = np.asarray(test["label"])
+        columns = [test[name] for name in ("text", "pair") if name in test.columns]
+        texts = [" ⏐ ".join(row) for row in zip(*columns, strict=True)]
         write_confusion(finished.folder.root, names, truth.tolist(), probabilities.argmax(1).tolist())
         samples = [
-            {"source": test["text"][i], **class_sample(names, int(truth[i]), probabilities[i])}
+            {"source": texts[i], **class_sample(names, int(truth[i]), probabilities[i])}
             for i in telling(truth, probabilities).tolist()
         ]
-        wide, texts = max(map(len, names)), test["text"]
+        wide = max(map(len, names))
         lines = [
             f"  {'✓' if predicted == names[truth[i]] else '✗'} {predicted:{wide}} {row.max():.2f}  {texts[i][:90]}"
             for i, row in enumerate(probabilities[: self.count])

@@ -27,6 +27,8 @@ HEAD = (
 HEADS = {
     "fill-mask": (r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_"),
     "automatic-speech-recognition": (r"^lm_head\.",),
+    "question-answering": (r"^qa_outputs\.",),
+    "multiple-choice": HEAD,
 }
 """The same of other uses: of one that guesses masked tokens, and of one that scores letters."""
 

@@ -42,7 +42,7 @@ class HideWords:
 
 @frozen
 class LabelledTexts:
-    """Lay out a labelled text a row, between [CLS] and [SEP]."""
+    """Lay out a labelled text a row, between [CLS] and [SEP]; of a pair the second text with a [SEP] after it."""
 
     vocabulary: VocabularyConfig = VocabularyConfig()
     """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
@@ -51,7 +51,7 @@ class LabelledTexts:
     rows: int = 64
     """Texts a batch."""
     length: int = 64
-    """Most tokens of a text; longer ones are cut."""
+    """Most tokens of a text, or of a pair; of longer pairs the longer text is cut first."""
     buckets: int = 1
     """How many lengths batches have: all tokens, half of them, a quarter, …; a batch has the least that its texts need,
     and each is a program of its own."""
@@ -81,7 +81,11 @@ class LabelledTexts:
         classes = tuple(data.classes())
         for split, each in found.items():
             check_classes(each["label"], classes, f"{split} texts")
-        tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"]["text"])
+        columns = [name for name in ("text", "pair") if name in found["train"].columns]
+        if any(("pair" in each.columns) != ("pair" in columns) for each in found.values()):
+            raise ValueError("texts of all splits must be pairs, or those of none, got some with a second text")
+        words = [text for name in columns for text in found["train"][name]]
+        tokenizer = encoder_tokenizer(self.vocabulary, context, words)
         if self.hide and tokenizer.mask is None:
             raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
         items = {split: _items(each, tokenizer, self.length) for split, each in found.items()}
@@ -121,10 +125,15 @@ def encoder_tokenizer(vocabulary: VocabularyConfig, context: Context, texts: Seq
 
 
 def _items(data: Table, tokenizer: HubTokenizer, length: int) -> list[Example]:
-    inputs = tokenizer(list(data["text"]), max_length=length, truncate=True, side="right")
+    pairs = list(data["pair"]) if "pair" in data.columns else None
+    inputs = tokenizer(list(data["text"]), pairs, max_length=length, truncate=True, side="right")
     ends = inputs["attention_mask"].sum(axis=1)
     rows = zip(inputs["input_ids"], ends, data["label"], strict=True)
-    return [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]
+    items = [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]
+    if pairs is not None and "token_type_ids" in inputs:
+        kinds = zip(items, inputs["token_type_ids"], ends, strict=True)
+        items = [{**item, "types": types[:end]} for item, types, end in kinds]
+    return items
 
 
 ROWS = 32

@@ -15,6 +15,8 @@ class Question(NamedTuple):
     context: str
     answers: tuple[str, ...]
     """Each that is right; none where the passage has no answer."""
+    starts: tuple[int, ...] = ()
+    """Where each begins in the passage, in characters."""
 
 
 class LabelledWords(NamedTuple):
@@ -40,9 +42,10 @@ def read_squad(path: Path) -> list[Question]:
         for paragraph in _list(article, "paragraphs", path):
             context = _text(paragraph, "context", path)
             for asked in _list(paragraph, "qas", path):
-                answers = tuple(_text(each, "text", path) for each in _list(asked, "answers", path))
-                right = () if asked.get("is_impossible") else answers
-                questions.append(Question(_text(asked, "question", path), context, right))
+                answers = () if asked.get("is_impossible") else _list(asked, "answers", path)
+                right = tuple(_text(each, "text", path) for each in answers)
+                starts = tuple(_start(each, text, context, path) for each, text in zip(answers, right, strict=True))
+                questions.append(Question(_text(asked, "question", path), context, right, starts))
     if not questions:
         raise ValueError(f"{path} must have at least one question, got none")
     return questions
@@ -53,6 +56,15 @@ def _list(found: Any, name: str, path: Path) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{path} must be in SQuAD's form, with a list {name!r}, got {found!r:.60}")
     return value
+
+
+def _start(found: Any, text: str, context: str, path: Path) -> int:
+    """Read where an answer begins: the nearest place that has it; −1 where none has."""
+    said = found.get("answer_start", 0)
+    if not isinstance(said, int):
+        raise ValueError(f"{path} must have whole numbers as answer_start, got {said!r:.60}")
+    places = (at for at in range(len(context) - len(text) + 1) if context.startswith(text, at))
+    return min(places, key=lambda at: abs(at - said), default=-1)
 
 
 def _text(found: Any, name: str, path: Path) -> str:

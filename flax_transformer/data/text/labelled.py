@@ -1,4 +1,4 @@
-"""Labelled texts: a folder of files, or lines of Python's own standard library."""
+"""Labelled texts, and pairs of texts: a folder of files, or lines of Python's own standard library."""
 
 import random
 import re
@@ -17,7 +17,8 @@ _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
 
 @frozen
 class LabelledText:
-    """Labelled texts of a folder: ``{root}/{split name}.tsv``, a text, a tab and a label a line.
+    """Labelled texts of a folder: ``{root}/{split name}.tsv``, a text, a tab and a label a line; or a text, a tab, a
+    second text, a tab and a label, as premises and hypotheses or queries and passages have it.
 
     Without a folder they are lines of Python's standard library: code or comment.
     """
@@ -69,7 +70,7 @@ def find_labels(path: str | Path) -> tuple[str, ...]:
     Raises:
         FileNotFoundError, ValueError: as ``read_labelled``; also a file with one label alone.
     """
-    rows = [label for _, _, label in _lines(Path(path))]
+    rows = [row[-1] for _, row in _lines(Path(path))]
     labels = set(rows)
     if len(rows) >= FEW and 2 * len(labels) > len(rows):
         raise ValueError(
@@ -85,20 +86,21 @@ def find_labels(path: str | Path) -> tuple[str, ...]:
 def read_labelled(path: str | Path, labels: Sequence[str]) -> Table:
     r"""Read lines of a text, a tab and a label into columns `text` and `label`; class i is ``labels[i]``.
 
-    Only ``\n`` or ``\r\n`` ends a line.
+    Where lines have a second text before the label, it is in the column `pair`. Only ``\n`` or ``\r\n`` ends a line.
 
     Raises:
-        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, without text, or with
-            a label that is none of ``labels``. File, 1-based line and rule are named.
+        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, or than the first has,
+            without text, or with a label that is none of ``labels``. File, 1-based line and rule are named.
     """
     number_of = {label: number for number, label in enumerate(labels)}
-    texts, numbers = [], []
-    for line, text, label in _lines(Path(path)):
+    rows, numbers = [], []
+    for line, (*texts, label) in _lines(Path(path)):
         if label not in number_of:
             raise ValueError(f"{path}, line {line}: the label must be one of {listed(labels)}, got {label!r:.60}")
-        texts.append(text)
+        rows.append(texts)
         numbers.append(number_of[label])
-    return Table({"text": texts, "label": numbers})
+    columns = dict(zip(("text", "pair"), map(list, zip(*rows, strict=True)), strict=False))
+    return Table({**columns, "label": numbers})
 
 
 def code_or_comment(split: str, size: int = 10_000) -> Table:
@@ -123,13 +125,15 @@ def code_or_comment(split: str, size: int = 10_000) -> Table:
     return Table({"text": texts, "label": labels})
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Split a file into lines: number, text, label."""
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Split a file into lines: number, and one text or two before a label."""
+    count = None
     for line, row in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
         columns = row.removesuffix("\r").split("\t")
-        if len(columns) != 2:
-            raise ValueError(f"{path}, line {line}: a line must be text TAB label, got {len(columns)} columns")
-        text, label = columns
-        if not text.strip():
+        if len(columns) not in (2, 3) or len(columns) != (count or len(columns)):
+            rule = "text TAB label" if count != 3 else "text TAB text TAB label"
+            raise ValueError(f"{path}, line {line}: a line must be {rule}, got {len(columns)} columns")
+        count = len(columns)
+        if not all(text.strip() for text in columns[:-1]):
             raise ValueError(f"{path}, line {line}: the text must not be empty")
-        yield line, text, label
+        yield line, columns

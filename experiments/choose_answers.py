@@ -1,0 +1,61 @@
+r"""Choose among answers to questions about a text or a dialogue: the task of RACE and of DREAM.
+
+    python experiments/choose_answers.py                                                   # made-up dialogues
+    python experiments/choose_answers.py --workdir runs/dream --data.root DREAM
+    python experiments/choose_answers.py finetune --init bert-base-uncased --workdir runs/race --data.root RACE \
+        --rows 8 --length 512
+
+The folder has train, dev and test, as .json, .jsonl or folders of such files, in RACE's form, in DREAM's, or lines of
+`{"context": …, "question": …, "answers": […], "label": 0}`. Each answer is read after the text and the question, and
+gets one score; of a text that is too long the beginning is cut. `finetune` goes on with a checkpoint of an encoder.
+"""
+
+from dataclasses import replace
+
+from flax_transformer.data.text.choice import ChoiceData
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import with_head
+from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.objective import ChoiceLoss
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.multiple_choice import AnswerChoices, ChosenAnswers
+from flax_transformer.task.opened import VocabularyConfig
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.start import StartConfig
+from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine
+
+ENCODER = EncoderConfig(
+    embedding=EmbeddingConfig(
+        vocab=8_192, embed=64, position="learned", max_length=512, types=2, norm=1e-12, scaled=False, dropout=0.1
+    ),
+    block=transformer_block(
+        embed=64, heads=4, inner=128, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
+    ),
+    depth=2,
+)  # fmt: skip
+
+NEW = Recipe(
+    model=with_head(ENCODER, outputs=1, pool="first", dense="tanh"),
+    family="bert",
+    data=ChoiceData(),
+    examples=AnswerChoices(vocabulary=VocabularyConfig(size=8_192), length=64),
+    objective=ChoiceLoss(),
+    evaluators=(ChosenAnswers(),),
+    optimizer=muon_cosine(5e-3),
+    train=TrainConfig(steps=800, log_every=100, eval_every=200, checkpoint_every=400, ema=0.99),
+)
+
+EXPERIMENTS = {
+    "new": NEW,
+    "finetune": replace(
+        NEW,
+        model=StartConfig(),
+        family="",
+        examples=AnswerChoices(length=512),
+        optimizer=adamw_linear(2e-5),
+        train=TrainConfig(steps=3_000, log_every=100, eval_every=500, checkpoint_every=500),
+    ),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

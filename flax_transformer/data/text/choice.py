@@ -1,0 +1,133 @@
+"""Questions with answers to choose from: files in the forms of RACE, DREAM and of JSON lines, or made-up dialogues."""
+
+import json
+import random
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flax_transformer.data.text.plain import read_text
+from flax_transformer.frozen import frozen
+
+
+class Choices(NamedTuple):
+    """A question about a text, and its answers."""
+
+    context: str
+    """What is read: a passage, or the turns of a dialogue, one a line."""
+    question: str
+    answers: tuple[str, ...]
+    label: int
+    """Number of the right one."""
+
+
+@frozen
+class ChoiceData:
+    """Questions of a folder, `{root}/{split name}.json`, `.jsonl`, or a folder of such files, as RACE's `train/`.
+
+    What a file may be: RACE's objects of `article`, `questions`, `options` and `answers` (A, B, …); DREAM's lists of a
+    dialogue, its questions with `choice` and `answer`, and an id; lines of `context`, `question`, `answers` and
+    `label`. Without a folder they are made-up dialogues.
+    """
+
+    root: str = ""
+    train: str = "train"
+    validation: str = "dev"
+    test: str = "test"
+
+    def read(self, split: str) -> list[Choices]:
+        """Read the `train`, `validation` or `test` questions.
+
+        Raises:
+          FileNotFoundError: no such file or folder.
+          ValueError: a file of another form, or a question without its right answer; names it.
+        """
+        names = {"train": self.train, "validation": self.validation, "test": self.test}
+        if split not in names:
+            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+        return read_choices(Path(self.root) / names[split]) if self.root else made_up_choices(split)
+
+
+def read_choices(path: str | Path) -> list[Choices]:
+    """Read a file by its name without the suffix, or all files of a folder; errors as `ChoiceData.read`."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and not each.name.startswith("."))
+    else:
+        files = [each for each in (path, *(path.with_name(path.name + end) for end in _SUFFIXES)) if each.is_file()][:1]
+    if not files:
+        raise FileNotFoundError(f"questions to choose answers of must be in {path} or {path}.json, there is none")
+    return [question for file in files for question in _file(file)]
+
+
+_SUFFIXES = (".json", ".jsonl", ".txt")
+
+
+def _file(file: Path) -> Iterator[Choices]:
+    text = read_text(file)
+    try:
+        records = [json.loads(text)]
+    except ValueError:
+        try:
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"{file} must be JSON, or lines of it: {error}") from error
+    if len(records) == 1 and isinstance(records[0], list):
+        records = records[0]
+    for number, record in enumerate(records, start=1):
+        try:
+            yield from _questions(record)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"{file}, number {number} must be a question in RACE's form, DREAM's, or an object of context, "
+                f"question, answers and label: {error!r:.100}"
+            ) from error
+
+
+def _questions(record: Any) -> Iterator[Choices]:
+    if isinstance(record, Mapping) and "article" in record:
+        asked = zip(record["questions"], record["options"], record["answers"], strict=True)
+        for question, options, letter in asked:
+            yield _checked(record["article"], question, options, string.ascii_uppercase.index(letter))
+    elif isinstance(record, Mapping):
+        yield _checked(record["context"], record["question"], record["answers"], record["label"])
+    else:
+        turns, asked, *_ = record
+        for each in asked:
+            yield _checked("\n".join(turns), each["question"], each["choice"], each["choice"].index(each["answer"]))
+
+
+def _checked(context: str, question: str, answers: Any, label: int) -> Choices:
+    found = Choices(str(context), str(question), tuple(map(str, answers)), int(label))
+    if len(found.answers) < 2 or not 0 <= found.label < len(found.answers):
+        raise ValueError(f"two answers at least, the right one among them, got {len(found.answers)} and {label}")
+    if not found.context.strip() or not all(each.strip() for each in found.answers):
+        raise ValueError("a text and answers that are not empty")
+    return found
+
+
+_DRINKS = ("tea", "coffee", "milk", "juice", "water", "cocoa")
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+
+
+def made_up_choices(split: str, count: int = 6_000) -> list[Choices]:
+    """Make up dialogues of a man and a woman, and what either will drink or when: a thirtieth as many to test.
+
+    Of four answers one is right, one is the other person's, and two say when where it is asked what, or the reverse.
+    """
+    draw = random.Random({"train": 0, "validation": 1, "test": 2}[split])
+    questions = []
+    for _ in range(count if split == "train" else count // 30):
+        drinks, days = draw.sample(_DRINKS, 4), draw.sample(_DAYS, 4)
+        said = {"M": (drinks[0], days[0]), "W": (drinks[1], days[1])}
+        turns = [f"{who}: I would like {drink} on {day}." for who, (drink, day) in said.items()]
+        draw.shuffle(turns)
+        who, kind = draw.choice("MW"), draw.choice((0, 1))
+        person = {"M": "man", "W": "woman"}[who]
+        asked = (f"What would the {person} like?", f"When would the {person} like it?")[kind]
+        answers = [*(drinks, days)[kind][:2], *(days, drinks)[kind][2:]]
+        right = said[who][kind]
+        draw.shuffle(answers)
+        questions.append(Choices("\n".join(turns), asked, tuple(answers), answers.index(right)))
+    return questions
