@@ -83,6 +83,13 @@ def test_broken_files_are_named_with_line_and_rule(tmp_path, data, message):
         read_labelled(path, ("0", "1"))
 
 
+def test_pairs_of_texts_are_labelled(tmp_path):
+    (tmp_path / "train.tsv").write_text("a dog runs\tan animal moves\tyes\nit rains\tit is dry\tno\n")
+    found = LabelledText(root=str(tmp_path)).read("train")
+    assert (found["text"], found["pair"]) == (["a dog runs", "it rains"], ["an animal moves", "it is dry"])
+    assert list(found["label"]) == [1, 0]
+
+
 def test_labelled_sentences(tmp_path):
     (tmp_path / "dev.tsv").write_bytes("a fine film\tgood\r\nnot so\u0085fine\tbad\n".encode())
     corpus = LabelledText(root=str(tmp_path), labels=("bad", "good"))

@@ -175,3 +175,21 @@ def test_settings_that_cannot_work_are_refused(changes, rule):
 def test_a_model_of_the_key_is_the_same_every_time(root, tmp_path):
     task = experiment(root).task(RunFolder(tmp_path))
     assert leaves_equal(*(task.init(jax.random.key(3)) for _ in range(2)))
+
+
+def test_pairs_are_read_one_after_the_other(tmp_path, tmp_path_factory):
+    for name, count in (("train", 96), ("dev", 16), ("test", 16)):
+        words = [(("red", "blue")[i % 2], ("red", "blue")[i // 2 % 2]) for i in range(count)]
+        lines = (f"a {one} film {i}\tit is {two}\t{int(one == two)}\n" for i, (one, two) in enumerate(words))
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    folder = tmp_path / "run"
+    model = train(experiment(tmp_path), folder)
+    loaded = hub.load(folder / "export")
+    inputs = loaded.tokenizer(["a red film 7"], ["it is blue"])
+    assert inputs["token_type_ids"].max() == 1
+    assert leaves_equal(loaded.model, model)
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert all(" ⏐ it is " in each["source"] for each in samples)
+    (tmp_path / "dev.tsv").write_text("a red film\t1\n")
+    with pytest.raises(ValueError, match="texts of all splits must be pairs, or those of none"):
+        train(experiment(tmp_path), tmp_path_factory.mktemp("other") / "run")

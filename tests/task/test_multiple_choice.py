@@ -1,0 +1,100 @@
+import json
+
+import numpy as np
+import pytest
+
+from flax_transformer.data.text.choice import ChoiceData, Choices, made_up_choices, read_choices
+from flax_transformer.task.multiple_choice import AnswerChoices, ChoiceRows, choice_example, choose_answer
+from tests.task.reading import checkpoint
+
+pytestmark = pytest.mark.proves("multiple choice", "forms of RACE and DREAM, rows, the best answer")
+
+EXPECTED = [
+    Choices("M: alpha\nW: beta", "what", ("nu", "xi"), 1),
+    Choices("M: alpha\nW: beta", "who", ("mu", "xi", "nu"), 0),
+]
+
+
+def _forms():
+    dream = [[["M: alpha", "W: beta"], [
+        {"question": "what", "choice": ["nu", "xi"], "answer": "xi"},
+        {"question": "who", "choice": ["mu", "xi", "nu"], "answer": "mu"},
+    ], "1-2"]]  # fmt: skip
+    race = {
+        "article": "M: alpha\nW: beta", "questions": ["what", "who"], "options": [["nu", "xi"], ["mu", "xi", "nu"]],
+        "answers": ["B", "A"],
+    }  # fmt: skip
+    lines = [
+        {"context": each.context, "question": each.question, "answers": list(each.answers), "label": each.label}
+        for each in EXPECTED
+    ]
+    return {"dream": json.dumps(dream), "race": json.dumps(race), "lines": "\n".join(map(json.dumps, lines))}
+
+
+@pytest.mark.parametrize("form", ["dream", "race", "lines"])
+def test_forms_say_the_same(form, tmp_path):
+    suffix = "jsonl" if form == "lines" else "json"
+    (tmp_path / f"train.{suffix}").write_text(_forms()[form])
+    assert ChoiceData(root=str(tmp_path)).read("train") == EXPECTED
+    (tmp_path / "many").mkdir()
+    for number in range(2):
+        (tmp_path / "many" / f"{number}.{suffix}").write_text(_forms()[form])
+    assert read_choices(tmp_path / "many") == EXPECTED * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        ("{", "must be JSON, or lines of it"),
+        ('{"article": "a", "questions": ["q"], "options": [["x", "y"]], "answers": ["C"]}', "number 1"),
+        ('[[["M: a"], [{"question": "q", "choice": ["x", "y"], "answer": "z"}], "1"]]', "number 1 must be a question"),
+        ('{"context": "a", "question": "q", "answers": ["x"], "label": 0}', "two answers at least"),
+        ('{"context": " ", "question": "q", "answers": ["x", "y"], "label": 0}', "answers that are not empty"),
+    ],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(data, rule, tmp_path):
+    (tmp_path / "train.json").write_text(data)
+    with pytest.raises(ValueError, match=rule):
+        ChoiceData(root=str(tmp_path)).read("train")
+
+
+def test_a_folder_without_questions_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is none"):
+        ChoiceData(root=str(tmp_path)).read("train")
+
+
+def test_rows_have_the_end_of_a_long_text():
+    reader = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh").tokenizer
+    asked = Choices("alpha " * 40 + "beta gamma", "what", ("nu", "xi mu"), 1)
+    example = choice_example(reader, asked, 12)
+    texts = [reader.decode([row], skip_special_tokens=False)[0] for row in example["tokens"]]
+    assert texts[0].split() == "<s> alpha alpha alpha alpha beta gamma </s> what nu </s>".split()  # noqa: SIM905
+    assert texts[1].split() == "<s> alpha alpha alpha alpha beta gamma </s> what xi mu </s>".split()  # noqa: SIM905
+    batch = ChoiceRows(choices=3, length=12)([example, None])
+    assert batch["inputs"]["lengths"].tolist() == [[11, 12, 0], [0, 0, 0]]
+    assert batch["inputs"]["types"][0, 1].tolist() == [0] * 8 + [1] * 4
+    assert (batch["labels"].tolist(), batch["weights"].tolist()) == ([1, 0], [1, 0])
+    with pytest.raises(ValueError, match="must leave room for the text, got 6 of 6 tokens"):
+        choice_example(reader, asked, 6)
+
+
+def test_answers_are_ranked_by_the_scores_of_their_rows():
+    model = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh")
+    answers = ["nu", "xi mu", "eta"]
+    found = choose_answer(model, "alpha beta", "what", answers)
+    scores = []
+    for answer in answers:
+        inputs = model.tokenizer(["alpha beta"], [f"what {answer}"])
+        scores.append(float(model(**{name: each[:, None] for name, each in inputs.items()}).logits[0, 0]))
+    exponents = np.exp(np.array(scores) - max(scores))
+    assert [each.name for each in found] == [answers[i] for i in np.argsort(-exponents)]
+    np.testing.assert_allclose([x.probability for x in found], np.sort(exponents / exponents.sum())[::-1], atol=1e-5)
+    with pytest.raises(ValueError, match="at least two answers, none empty, got 1"):
+        choose_answer(model, "alpha", "what", ["nu"])
+
+
+def test_made_up_dialogues_say_the_answer():
+    for each in made_up_choices("train", 50):
+        assert each.answers[each.label] in each.context
+        assert len(set(each.answers)) == 4
+    assert AnswerChoices(length=64).positions == 64
