@@ -1,4 +1,4 @@
-"""What BART's, Marian's and Whisper's checkpoints have in common: the two sides."""
+"""What BART's, Marian's, Whisper's and their kin's checkpoints have in common: the two sides."""
 
 from flax_transformer.hub.table import Table, linear, norm, parameter
 
@@ -55,8 +55,12 @@ def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
 SIDES = (*side("encoder", "encoder", SELF), *side("decoder", "decoder", BOTH))
 BIAS = parameter("output_bias", "final_logits_bias", ones=1)
 """Theirs is a row, [1, V]."""
-COPIES = {"lm_head.weight": "shared.weight"} | {
-    f"{prefix}{side}.embed_tokens.weight": "shared.weight"
-    for prefix in ("", "model.")
-    for side in ("encoder", "decoder")
-}
+
+
+def copies(prefix: str) -> dict[str, str]:
+    """Return the tensors that are the token table again, where a backbone's have a prefix."""
+    names = (f"{before}{side}.embed_tokens.weight" for before in ("", prefix) for side in ("encoder", "decoder"))
+    return dict.fromkeys(("lm_head.weight", *names), "shared.weight")
+
+
+COPIES = copies("model.")
