@@ -24,6 +24,8 @@ ONLY = {
     "tie_word_embeddings": True, "normalize_before": False, "add_final_layer_norm": False, "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
 }  # fmt: skip
+PRE_NORM = {**ONLY, "normalize_before": True, "add_final_layer_norm": True}
+"""Of families whose sides end in a norm."""
 ADDS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
 SIZES = {
     "embed": 1024, "heads": 16, "inner": 4096, "depth": 12, "max_length": 1024, "activation": "gelu", "scaled": False,
@@ -53,6 +55,8 @@ def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
 
 
 SIDES = (*side("encoder", "encoder", SELF), *side("decoder", "decoder", BOTH))
+END_NORMS = (*norm("encoder.norm", "encoder.layer_norm"), *norm("decoder.norm", "decoder.layer_norm"))
+"""Of sides of pre-norm blocks."""
 BIAS = parameter("output_bias", "final_logits_bias", ones=1)
 """Theirs is a row, [1, V]."""
 
