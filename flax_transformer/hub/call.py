@@ -142,11 +142,18 @@ def images_of(inputs: Inputs) -> Float[Array, "B *I H W C"]:
     return jnp.moveaxis(inputs.pixel_values, -3, -1)
 
 
-def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
+def source_of(inputs: Inputs) -> tuple[Any, Mask | None]:
     """Return what an encoder reads, and what of it is real: tokens, or frames of audio, of which silence is real."""
     if inputs.input_features is not None:
         return inputs.input_features.mT, None
-    return inputs.input_ids, visible(inputs.attention_mask)
+    return tokens_of(inputs), visible(inputs.attention_mask)
+
+
+def tokens_of(inputs: Inputs) -> Any:
+    """Return tokens, by name beside their positions and those of global ones where there are any."""
+    named = {"positions": inputs.position_ids, "global_positions": inputs.global_positions}
+    beside = {name: value for name, value in named.items() if value is not None}
+    return {"tokens": inputs.input_ids, **beside} if beside else inputs.input_ids
 
 
 def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
@@ -305,8 +312,9 @@ def decoder_hidden(
     inputs, keys = shifted(inputs, fields), split_keys(key)
     source, seen = source_of(inputs)
     memory = model.encode(source, seen, key=keys[0])
-    mask = visible(inputs.decoder_attention_mask)
-    return memory, model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1])
+    mask, positions = visible(inputs.decoder_attention_mask), inputs.decoder_position_ids
+    beside = {} if positions is None else {"positions": positions}
+    return memory, model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1], **beside)
 
 
 def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

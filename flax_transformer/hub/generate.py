@@ -18,7 +18,7 @@ from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.generation_input import Given, Start, start_of
+from flax_transformer.hub.generation_input import Given, Start, name_of, start_of
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
@@ -33,6 +33,7 @@ def generate(
     attention_mask: Seen = None,
     *,
     pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    global_attention_mask: Seen = None,
     key: Keys | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
@@ -54,6 +55,8 @@ def generate(
       pixel_values: images, for a model that reads them; several of each row where it may have several. Tokens are
         then what texts begin with, or questions to answer. A prompt of an encoder-decoder has the tokenizer's marks
         around it, of which the last is dropped and the first becomes the start token, as in Hugging Face.
+      global_attention_mask: 1 where a token of the source sees all others and is seen by them, for a model that sees
+        windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
@@ -66,7 +69,8 @@ def generate(
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
-    job = _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings)
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    job = _prepare(pretrained, given, key, settings)
     if stop_strings is not None or streamer is not None:
         watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
         return _sequences(job, watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad))
@@ -79,6 +83,7 @@ def stream_tokens(
     attention_mask: Seen = None,
     *,
     pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    global_attention_mask: Seen = None,
     key: Keys | None = None,
     chunk: int = 1,
     **settings: Any,
@@ -88,7 +93,8 @@ def stream_tokens(
     Raises:
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
-    return _stream(pretrained, _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings), chunk)
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
 
 
 def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarray, "B C"], None, Decoded]:
@@ -144,6 +150,8 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     config, generation = _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
+    if given.global_attention_mask is not None:
+        pretrained.architecture.inputs.check(name_of(pretrained), ("input_ids", "global_attention_mask"))
     model, start = pretrained.model, start_of(pretrained)
     read = start.read(pretrained, given, chosen)
     if chosen.do_sample and key is None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.hub.call import images_of, visible
+from flax_transformer.hub.call import images_of, tokens_of, visible
 from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings
@@ -29,7 +29,8 @@ class GenerationInput(NamedTuple):
     """What is generated from."""
 
     source: Any
-    """What is read before anything is written: tokens [B, P], images [B, H, W, C], or both by name."""
+    """What is read before anything is written: tokens [B, P], images [B, H, W, C], or both by name; tokens by name
+    beside their positions [B, P], and those of global ones [B, G]."""
     mask: Int[Any, "B P"] | None
     """1 where the source has a token."""
     prompt: Int[Any, "B P"]
@@ -43,13 +44,21 @@ class GenerationInput(NamedTuple):
     def padded(self, before: int, after: int, mask: np.ndarray) -> "GenerationInput":
         """Pad the tokens of the source."""
         widths = (0, 0), (before, after)
-        tokens = np.pad(self.tokens, widths)
-        source = {**self.source, "tokens": tokens} if isinstance(self.source, dict) else tokens
+        if isinstance(self.source, dict):
+            each = {name: np.pad(self.source[name], widths) for name in ("tokens", "positions") if name in self.source}
+            source = {**self.source, **each}
+        else:
+            source = np.pad(self.source, widths)
         return self._replace(source=source, mask=np.pad(mask, widths))
 
 
-Given = tuple[Any, Any, Any]
-"""`input_ids`, `attention_mask` and `pixel_values`, as somebody gives them."""
+class Given(NamedTuple):
+    """What somebody gives."""
+
+    input_ids: Any = None
+    attention_mask: Any = None
+    pixel_values: Any = None
+    global_attention_mask: Any = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
     Args:
       pad: the token that is padding where no mask is given, as Hugging Face infers it.
     """
-    input_ids, attention_mask, _ = given
+    input_ids, attention_mask = given.input_ids, given.attention_mask
     if input_ids is None:
         raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got none")
     if isinstance(input_ids, str) or (
@@ -123,15 +132,15 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
 
 def read_images(pretrained: Any, given: Given) -> Any:
     """Return images with channels last."""
-    if given[2] is None:
+    if given.pixel_values is None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
-    inputs = Inputs(pixel_values=jnp.asarray(given[2]))
+    inputs = Inputs(pixel_values=jnp.asarray(given.pixel_values))
     check_pixels(inputs, pretrained.config)
     return images_of(inputs)
 
 
 def _words(pretrained: Any, given: Given) -> None:
-    if given[2] is not None:
+    if given.pixel_values is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got images")
 
 
@@ -149,7 +158,7 @@ def _continued(pretrained: Any, given: Given, settings: Settings) -> GenerationI
 def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts of them begin with: the start token, where nothing is said."""
     images = read_images(pretrained, given)
-    if given[0] is None:
+    if given.input_ids is None:
         ids, mask = _begin(len(images), settings.bos_token_id), None
     else:
         ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
@@ -160,13 +169,17 @@ def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Gene
 def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
     ids, mask = read_tokens(pretrained, given)
-    on = np if isinstance(ids, np.ndarray) else jnp
-    return GenerationInput(ids, mask, _begin(len(ids), _first(settings), on, ids.dtype))
+    on, prepare, chosen = np if isinstance(ids, np.ndarray) else jnp, pretrained.architecture.prepare, {}
+    if given.global_attention_mask is not None:
+        chosen["global_attention_mask"] = given.global_attention_mask
+    inputs = {"input_ids": ids, **chosen}
+    source = tokens_of(Inputs(**(inputs if prepare is None else prepare(inputs, pretrained.config))))
+    return GenerationInput(source, mask, _begin(len(ids), _first(settings), on, ids.dtype))
 
 
 def _image_words(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images alone."""
-    if given[0] is not None or given[1] is not None:
+    if given.input_ids is not None or given.attention_mask is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
     images = read_images(pretrained, given)
     return GenerationInput(images, None, _begin(len(images), _first(settings)))
@@ -174,7 +187,7 @@ def _image_words(pretrained: Any, given: Given, settings: Settings) -> Generatio
 
 def _words_after_image(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts begin with, with its marks: the start token takes the place of the first."""
-    if given[0] is None:
+    if given.input_ids is None:
         return _image_words(pretrained, given, settings)
     images = read_images(pretrained, given)
     ids, mask = read_tokens(pretrained, given)

@@ -34,6 +34,8 @@ class Inputs:
     """Int [*B, G]: the positions of those, −1 where a row has fewer than others; a call finds them of the mask."""
     decoder_input_ids: Any = None
     """Int [B, T]."""
+    decoder_position_ids: Any = None
+    """Int [B, T]: the positions of those, of a model that does not count padding; a call finds them of the ids."""
     decoder_attention_mask: Any = None
     """Int [B, T]."""
     pixel_values: Any = None
@@ -165,6 +167,7 @@ class Signature:
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
 LONG_TEXT = Signature(TEXT.needs, (*TEXT.takes, "global_attention_mask"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
+LONG_TEXT_TO_TEXT = Signature(TEXT_TO_TEXT.needs, (*TEXT_TO_TEXT.takes, "global_attention_mask"))
 IMAGES = Signature(("pixel_values",))
 VIDEOS = Signature(IMAGES.needs, frames=True)
 TOWERS = Signature((*TEXT.needs, *IMAGES.needs), ("attention_mask", "position_ids"), either=True)

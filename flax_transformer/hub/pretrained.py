@@ -107,8 +107,10 @@ class Pretrained:
         pairs = jax.tree_util.tree_leaves_with_path(self.model)
         leaves = [(path_name(path).removesuffix(".values"), leaf) for path, leaf in pairs]  # also of few bits
         tables = {name: f"{table}.embedding" for name, table in self.family.looked_up.items()}
-        found = {name: [leaf for path, leaf in leaves if path.endswith(table)] for name, table in tables.items()}
-        return {name: each[0].shape[-2] for name, each in found.items() if each}
+        found = {name: [pair for pair in leaves if pair[0].endswith(table)] for name, table in tables.items()}
+        for name, each in found.items():  # a source may have a table of its own
+            each.sort(key=lambda pair: ("source_embedding." in pair[0]) == name.startswith("decoder_"))
+        return {name: each[0][1].shape[-2] for name, each in found.items() if each}
 
     @property
     def vocabulary(self) -> int | None:

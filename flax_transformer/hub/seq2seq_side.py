@@ -1,4 +1,4 @@
-"""What BART's, Marian's and Whisper's checkpoints have in common: the two sides."""
+"""What BART's, Marian's, Whisper's and their kin's checkpoints have in common: the two sides."""
 
 from flax_transformer.hub.table import Table, linear, norm, parameter
 
@@ -24,6 +24,8 @@ ONLY = {
     "tie_word_embeddings": True, "normalize_before": False, "add_final_layer_norm": False, "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
 }  # fmt: skip
+PRE_NORM = {**ONLY, "normalize_before": True, "add_final_layer_norm": True}
+"""Of families whose sides end in a norm."""
 ADDS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
 SIZES = {
     "embed": 1024, "heads": 16, "inner": 4096, "depth": 12, "max_length": 1024, "activation": "gelu", "scaled": False,
@@ -53,10 +55,16 @@ def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
 
 
 SIDES = (*side("encoder", "encoder", SELF), *side("decoder", "decoder", BOTH))
+END_NORMS = (*norm("encoder.norm", "encoder.layer_norm"), *norm("decoder.norm", "decoder.layer_norm"))
+"""Of sides of pre-norm blocks."""
 BIAS = parameter("output_bias", "final_logits_bias", ones=1)
 """Theirs is a row, [1, V]."""
-COPIES = {"lm_head.weight": "shared.weight"} | {
-    f"{prefix}{side}.embed_tokens.weight": "shared.weight"
-    for prefix in ("", "model.")
-    for side in ("encoder", "decoder")
-}
+
+
+def copies(prefix: str) -> dict[str, str]:
+    """Return the tensors that are the token table again, where a backbone's have a prefix."""
+    names = (f"{before}{side}.embed_tokens.weight" for before in ("", prefix) for side in ("encoder", "decoder"))
+    return dict.fromkeys(("lm_head.weight", *names), "shared.weight")
+
+
+COPIES = copies("model.")

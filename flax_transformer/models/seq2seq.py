@@ -3,7 +3,7 @@
 Axes: B batch, S source positions, T target positions, D width, W that of the memory, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -184,7 +184,8 @@ class Seq2Seq(OutputDense, Module):
         """Encode a source into a memory.
 
         Args:
-          source: tokens, or what another encoder takes: an array, or several by name.
+          source: tokens, or what another encoder takes: an array, or several by name. Beside `tokens` there may be
+            their `positions`, and what else the encoder's trunk takes, as `global_positions` in windows.
           lengths: of the source; positions from there on are padding. Or a mask.
         """
         x, given = self._source(source, lengths, key)
@@ -195,13 +196,14 @@ class Seq2Seq(OutputDense, Module):
         mask = source_mask(lengths)
         if not self.cfg.embeds_source:
             return source, {"mask": mask, "key": key}
-        keys = split_keys(key)
+        keys, given = split_keys(key), dict(source) if isinstance(source, Mapping) else {"tokens": source}
+        tokens, places = given.pop("tokens"), {"positions": given.pop("positions", None), "key": keys[0]}
         if self.cfg.source_embedding is None:
-            x = self.embedding(source, key=keys[0])
+            x = self.embedding(tokens, **places)
         else:
             table = None if self.cfg.source_embedding.own_table else self.embedding
-            x = self.source_embedding(source, table=table, key=keys[0])
-        return x, {"mask": mask, "key": keys[1]}
+            x = self.source_embedding(tokens, table=table, **places)
+        return x, {"mask": mask, "key": keys[1], **given}
 
     def decode(
         self,
@@ -210,6 +212,7 @@ class Seq2Seq(OutputDense, Module):
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         mask: Mask | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Compute the decoder's hidden states for all target positions at once.
@@ -217,16 +220,19 @@ class Seq2Seq(OutputDense, Module):
         Args:
           lengths: of the source, or a mask.
           mask: what of the target is hidden beside the future.
+          positions: of the target; 0, 1, … by default.
         """
-        x, given = self._target(target, lengths, mask, key)
+        x, given = self._target(target, lengths, mask, key, positions)
         return self.decoder(x, memory, **given)
 
-    def _target(self, target: Array, lengths: Any, mask: Mask | None, key: Any) -> tuple[Array, dict[str, Any]]:
+    def _target(
+        self, target: Array, lengths: Any, mask: Mask | None, key: Any, positions: Array | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         """Return what the decoder is given beside the memory."""
         keys = split_keys(key)
         memory_mask = self.encoder.memory_mask(source_mask(lengths))
         given = {"mask": Mask(causal=True) & mask, "memory_mask": memory_mask, "key": keys[1]}
-        return self.embedding(target, key=keys[0]), given
+        return self.embedding(target, positions=positions, key=keys[0]), given
 
     def hidden_states(
         self,

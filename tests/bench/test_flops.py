@@ -277,7 +277,7 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 # Models.
 
 
-OTHERWISE = "ctc_translator", "mask_predict", "longformer", "nystromformer"
+OTHERWISE = "ctc_translator", "mask_predict", "longformer", "led", "nystromformer"
 """Families of which the formula does not hold: a decoder that reads more positions than it is given, or writes several
 times; attention that is not of every query to every key."""
 STACKED = [

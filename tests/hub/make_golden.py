@@ -49,6 +49,10 @@ BART = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 32,
     "init_std": 0.3, "decoder_start_token_id": 2, "forced_eos_token_id": None, **TOKENS,
 }  # fmt: skip
+LED = {
+    **{name: value for name, value in BART.items() if name != "max_position_embeddings"}, "encoder_layers": 2,
+    "max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 32, "attention_window": [4, 8],
+}  # fmt: skip
 T5 = {
     "vocab_size": V, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 3, "initializer_factor": 1.0,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "pad_token_id": 3, "eos_token_id": 2,
@@ -165,6 +169,11 @@ MODELS = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
+    "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**LED)),
+    "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**BART, scale_embedding=True)),
+    "mbart": ("MBartForConditionalGeneration", transformers.MBartConfig(**BART, scale_embedding=True)),
+    "m2m_100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**BART)),
+    "mpnet": ("MPNetForMaskedLM", transformers.MPNetConfig(**{**BERT, "pad_token_id": 1, "bos_token_id": 0})),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
     "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3, use_mask_token=False)),
@@ -218,7 +227,10 @@ BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 ASKED = ("vilt", "lxmert")
 """Of both together."""
 
-READ = ("input_ids", "attention_mask", "input_features", "pixel_values")
+LONG = ("longformer", "led")
+"""Of texts with global tokens."""
+
+READ = ("input_ids", "attention_mask", "global_attention_mask", "input_features", "pixel_values")
 """What is given to generate by."""
 
 
@@ -261,7 +273,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         given["pixel_values"] = random.normal(size=(2, 3, 12, 12)).astype(np.float32)
         if name == "git":  # two images a row
             given["pixel_values"] = given["pixel_values"][:, :2, None]
-    if name in ("t5", "mt5", "bart", "marian", "blip_answers"):
+    if name in ("t5", "mt5", "bart", "marian", "led", "pegasus", "mbart", "m2m_100", "blip_answers"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
     if name == "vilt":
         given["pixel_values"] = random.normal(size=(2, 1, 12, 16)).astype(np.float32)
@@ -269,7 +281,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name == "lxmert":
         given["visual_feats"] = random.normal(size=(2, 7, 6)).astype(np.float32)
         given["visual_pos"] = random.random((2, 7, 4), dtype=np.float32)
-    if name == "longformer":
+    if name in LONG:
         given["global_attention_mask"] = np.zeros_like(mask)
         given["global_attention_mask"][0, [0, 6]] = given["global_attention_mask"][1, 3] = 1
     if name in ("bert", "big_bird", "electra", "vilt", "lxmert"):
@@ -310,6 +322,10 @@ def make(name: str) -> None:
         file = folder / "model.safetensors"
         tensors = {key.replace("decoder_encoder.layer.", "decoder_layers."): x for key, x in load_file(file).items()}
         save_file(tensors, file, metadata={"format": "pt"})
+    if name == "pegasus":  # likewise, without tables of sinusoids
+        file = folder / "model.safetensors"
+        found = {key: x for key, x in load_file(file).items() if "embed_positions" not in key}
+        save_file(found, file, metadata={"format": "pt"})
     if name == "wav2vec2":  # likewise
         file, old = folder / "model.safetensors", {"original0": "weight_g", "original1": "weight_v"}
         found = {
@@ -330,7 +346,9 @@ def make(name: str) -> None:
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
             prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
-            arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if name in BESIDE else {}
+            arrays |= (
+                {f"from_{key}": value.numpy() for key, value in prompt.items()} if name in (*BESIDE, *LONG) else {}
+            )
             options = {"max_new_tokens": 12, "do_sample": False}
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()

@@ -12,13 +12,19 @@ pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.proves(
-        ("gpt2", "llama", "t5", "bart", "marian"), "decode", "greedy, beams, constraints, as `generate`"
+        ("gpt2", "llama", "t5", "bart", "marian", "led", "pegasus", "mbart", "m2m_100"),
+        "decode",
+        "greedy, beams, constraints, as `generate`",
     ),
 ]
 
 V, PAD = 23, 3  # in beam search transformers pads with the end token where the padding token is 0
 TOKENS = {"vocab_size": V, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
 DECODER = {"decoder_start_token_id": PAD}
+SIDES = {
+    "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 18,
+}  # fmt: skip
 FAMILIES = {
     "gpt2": ("GPT2", "LMHeadModel", {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 40}),
     "llama": ("Llama", "ForCausalLM", {
@@ -30,15 +36,22 @@ FAMILIES = {
         "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, **DECODER,
     }),
     "bart": ("Bart", "ForConditionalGeneration", {
-        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 18, "max_position_embeddings": 40,
-        "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+        **SIDES, "max_position_embeddings": 40, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
     }),
-    "marian": ("Marian", "MTModel", {
-        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 18, "max_position_embeddings": 40,
-        **DECODER,
+    "marian": ("Marian", "MTModel", {**SIDES, "max_position_embeddings": 40, **DECODER}),
+    "two vocabularies": ("Marian", "MTModel", {
+        **SIDES, "max_position_embeddings": 40, **DECODER, "share_encoder_decoder_embeddings": False,
+        "vocab_size": V + 4, "decoder_vocab_size": V,
     }),
+    "led": ("LED", "ForConditionalGeneration", {
+        **SIDES, "max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4,
+        "decoder_start_token_id": 2,
+    }),
+    "pegasus": ("Pegasus", "ForConditionalGeneration", {**SIDES, "max_position_embeddings": 40, **DECODER}),
+    "mbart": ("MBart", "ForConditionalGeneration", {
+        **SIDES, "max_position_embeddings": 40, "decoder_start_token_id": 2, "scale_embedding": True,
+    }),
+    "m2m_100": ("M2M100", "ForConditionalGeneration", {**SIDES, "decoder_start_token_id": 2}),
 }  # fmt: skip
 CAUSAL = ("gpt2", "llama")
 BEAM, ENDS = {"max_new_tokens": 12, "num_beams": 4}, [2, 5, 9]
@@ -67,10 +80,12 @@ def both(request, tmp_path_factory):
     """Return a family's name, a random model of it in transformers, and the same one here."""
     prefix, kind, options = FAMILIES[request.param]
     torch.manual_seed(4)
-    theirs = getattr(transformers, prefix + kind)(getattr(transformers, f"{prefix}Config")(**TOKENS, **options)).eval()
+    theirs = getattr(transformers, prefix + kind)(
+        getattr(transformers, f"{prefix}Config")(**{**TOKENS, **options})
+    ).eval()
     with torch.no_grad():  # far from the flat distribution that transformers starts from, where ties decide
         for name, parameter in theirs.named_parameters():
-            fixed = "norm" in name or (request.param == "marian" and "embed_positions" in name)
+            fixed = "norm" in name or (prefix in ("Marian", "Pegasus") and "embed_positions" in name)
             parameter.add_(0.4 * torch.randn(parameter.shape) * (not fixed))
     folder = tmp_path_factory.mktemp(request.param)
     theirs.save_pretrained(folder)
@@ -125,7 +140,8 @@ def test_attention_weights_equal_transformers(both):
     with torch.no_grad():
         want = theirs(**{key: torch.tensor(value) for key, value in inputs.items()}, output_attentions=True)
     got = ours(**inputs, output_attentions=True)
-    for key in ("attentions",) if name in CAUSAL else ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+    sides = [f"{kind}_attentions" for kind in ("encoder", "decoder", "cross")]
+    for key in ["attentions"] if name in CAUSAL else sides[name == "led" :]:  # of windows: test_led_parity.py
         assert len(want[key]) == len(got[key]) == 2
         for a, b in zip(want[key], got[key], strict=True):
             b = np.asarray(b)

@@ -27,9 +27,9 @@ CONFIGS = {
 def make(kind, *, heads=2, **options):
     torch.manual_seed(1)
     config = transformers.MarianConfig(
-        vocab_size=V, max_position_embeddings=20, init_std=0.3, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=17, decoder_ffn_dim=22, pad_token_id=V - 1, eos_token_id=0,
-        decoder_start_token_id=V - 1, **options,
+        max_position_embeddings=20, init_std=0.3, encoder_attention_heads=heads, decoder_attention_heads=heads,
+        encoder_ffn_dim=17, decoder_ffn_dim=22, pad_token_id=V - 1, eos_token_id=0, decoder_start_token_id=V - 1,
+        **{"vocab_size": V, **options},
     )  # fmt: skip
     model = getattr(transformers, kind)(config)
     if hasattr(model, "final_logits_bias"):
@@ -60,9 +60,45 @@ def test_the_base_class_equals_transformers_without_its_tables_of_sinusoids(tmp_
     np.testing.assert_array_equal(again["last_hidden_state"], expected["last_hidden_state"])
 
 
+@pytest.mark.parametrize("kind", ["MarianMTModel", "MarianModel"])
+@pytest.mark.parametrize("sizes", [(V + 9, V), (V, V + 9)])
+def test_two_vocabularies_equal_transformers(tmp_path, sizes, kind):
+    """Each side has a table of its own, and logits are made by the decoder's; ids are those of their side."""
+    own = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": sizes[1], "vocab_size": sizes[0]}
+    mask = padded([9, 4, 1], 9)
+    inputs = {
+        "input_ids": random_ids(sizes[0], 3, 9), "attention_mask": mask,
+        "decoder_input_ids": random_ids(sizes[1], 3, 6, seed=1),
+    }  # fmt: skip
+    inputs["input_ids"][0, 0], inputs["decoder_input_ids"][0, 0] = (size - 1 for size in sizes)
+    model = make(kind, **CONFIGS["plain"], **own)
+    spare = () if kind == "MarianMTModel" else ("encoder.embed_positions.", "decoder.embed_positions.")
+    ours, _ = compare(model, tmp_path, spare=spare, **inputs)
+    for name, size, other in (("input_ids", *sizes), ("decoder_input_ids", *sizes[::-1])):
+        if size < other:
+            with pytest.raises(ValueError, match=rf"token ids must be in \[0, {size}\), {name} has {other - 1}"):
+                ours(**{**inputs, name: np.full_like(inputs[name], other - 1)})
+
+
+def test_a_checkpoint_of_two_vocabularies_with_its_tied_copy_loads(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    own = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": V + 9}
+    make("MarianMTModel", **CONFIGS["plain"], **own).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    plain, tensors = hub.load(tmp_path).model, load_file(file)
+    tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"].copy()
+    save_file(tensors, file)
+    assert (hub.load(tmp_path).model.embedding.token.embedding[...] == plain.embedding.token.embedding[...]).all()
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, file)
+    with pytest.raises(ValueError, match=r"lm_head.weight must equal model.decoder.embed_tokens.weight"):
+        hub.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("share_encoder_decoder_embeddings", False), ("decoder_vocab_size", 7), ("normalize_embedding", True)],
+    [("decoder_vocab_size", 7), ("normalize_embedding", True)],
 )
 def test_what_is_not_supported_is_refused_by_name(option, value):
     with pytest.raises(ValueError, match=option):

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.text.big_bird import BlockSparseConfig
-from flax_transformer.models.text.longformer import GlobalAttentionConfig
+from flax_transformer.models.text.global_attention import GlobalAttentionConfig
 from flax_transformer.nn import Attention, AttentionConfig, Block, transformer_block, with_fields
 from flax_transformer.nn.linformer import LinformerAttention, LinformerConfig
 from flax_transformer.nn.nystrom import NystromConfig

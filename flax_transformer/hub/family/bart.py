@@ -1,6 +1,8 @@
 """BART checkpoints (Lewis et al. 2020)."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_model, seq2seq_span
@@ -25,26 +27,6 @@ CONFIG = ConfigTable(
 read = CONFIG.read
 
 
-def _model(fields: Fields) -> Seq2SeqConfig:
-    return replace(read(fields), output_bias=False)
-
-
-def _sequence(fields: Fields) -> ClassifierConfig:
-    named = "id2label" in fields or "num_labels" in fields
-    rate = fields.number("classifier_dropout", 0.0)
-    return _classifier(
-        fields, outputs=fields.labels if named else 3, pool="last", dense="tanh", dropout=rate, dropout_first=True
-    )
-
-
-def _span(fields: Fields) -> ClassifierConfig:
-    return _classifier(fields, outputs=2)
-
-
-def _classifier(fields: Fields, **head: Any) -> ClassifierConfig:
-    return ClassifierConfig(backbone=_model(fields), head=HeadConfig(embed=fields.integer("d_model", 1024), **head))
-
-
 TABLE = (
     *embedding("embedding.token", "shared"),
     *embedding("source_embedding.position", "encoder.embed_positions"),
@@ -58,25 +40,54 @@ HEAD = (
     *linear("head.dense", "classification_head.dense"),
     *linear("head.output", "classification_head.out_proj"),
 )
-ABOVE = {"at": "backbone.", "ignored": LARGER, "inputs": TEXT_TO_TEXT}
+GENERATION, MODEL = "ForConditionalGeneration", "Model"
+SEQUENCE, ANSWERS = "ForSequenceClassification", "ForQuestionAnswering"
+
+
+def architectures(
+    start: str, read: Callable[[Fields], Seq2SeqConfig], kinds: tuple[str, ...], **options: Any
+) -> dict[str, Architecture]:
+    """Make a family's classes that are an encoder-decoder, alone or with a head.
+
+    Args:
+      start: what their names begin with.
+      read: makes the config of config.json's fields, with a bias of the output layer as they say.
+      kinds: which there are.
+      options: what else an `Architecture` has.
+    """
+
+    def alone(fields: Fields) -> Seq2SeqConfig:
+        return replace(read(fields), output_bias=False)
+
+    def classifier(fields: Fields, **head: Any) -> ClassifierConfig:
+        backbone = alone(fields)
+        return ClassifierConfig(backbone=backbone, head=HeadConfig(embed=backbone.decoder.block.embed, **head))
+
+    def sequence(fields: Fields) -> ClassifierConfig:
+        named = "id2label" in fields or "num_labels" in fields
+        rate, outputs = fields.number("classifier_dropout", 0.0), fields.labels if named else 3
+        return classifier(fields, outputs=outputs, pool="last", dense="tanh", dropout=rate, dropout_first=True)
+
+    options = {"inputs": TEXT_TO_TEXT, **options}
+    above = {"at": "backbone.", "ignored": LARGER, **options}
+    made = {
+        GENERATION: Architecture(read, seq2seq_lm, BIAS, uses=("text2text-generation",), **options),
+        MODEL: Architecture(
+            alone, seq2seq_model, base=True, ignored=LARGER, uses=("feature-extraction",), **options
+        ),
+        SEQUENCE: Architecture(sequence, seq2seq_classifier, HEAD, check=check_ends, uses=("classification",), **above),
+        ANSWERS: Architecture(
+            partial(classifier, outputs=2), seq2seq_span, linear("head.output", "qa_outputs"),
+            uses=("question-answering",), **above,
+        ),
+    }  # fmt: skip
+    return {f"{start}{kind}": made[kind] for kind in kinds}
+
 
 FAMILIES = {
     "bart": Family(
         model_type="bart",
-        architectures={
-            "BartForConditionalGeneration": Architecture(
-                read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("text2text-generation",)
-            ),
-            "BartModel": Architecture(
-                _model, seq2seq_model, base=True, ignored=LARGER, inputs=TEXT_TO_TEXT, uses=("feature-extraction",)
-            ),
-            "BartForSequenceClassification": Architecture(
-                _sequence, seq2seq_classifier, HEAD, **ABOVE, check=check_ends, uses=("classification",)
-            ),
-            "BartForQuestionAnswering": Architecture(
-                _span, seq2seq_span, linear("head.output", "qa_outputs"), **ABOVE, uses=("question-answering",)
-            ),
-        },
+        architectures=architectures("Bart", read, (GENERATION, MODEL, SEQUENCE, ANSWERS)),
         table=TABLE,
         write=CONFIG.write,
         prefix="model.",

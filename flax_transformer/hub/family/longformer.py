@@ -23,6 +23,7 @@ from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.inputs import LONG_TEXT, TYPES_FIRST
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear
+from flax_transformer.models.text.global_attention import GlobalTrunkConfig
 from flax_transformer.models.text.longformer import LongformerConfig, longformer_base_4096
 from flax_transformer.nn import with_fields
 from flax_transformer.ops.mask_field import check_broadcast
@@ -32,12 +33,16 @@ STEP = 8
 
 
 def _reads(fields: Fields) -> dict[str, Any]:
-    return {**roberta._positions(fields), "windows": _windows(fields)}
+    return {**roberta._positions(fields), "windows": read_windows(fields, "num_hidden_layers")}
 
 
-def _windows(fields: Fields) -> tuple[int, ...]:
-    """Read the window of every layer as the fewest that they take turns with."""
-    given, depth = fields.get("attention_window", 512), fields.integer("num_hidden_layers")
+def read_windows(fields: Fields, layers: str) -> tuple[int, ...]:
+    """Read the window of every layer as the fewest that they take turns with.
+
+    Args:
+      layers: the field that says how many there are.
+    """
+    given, depth = fields.get("attention_window", 512), fields.integer(layers)
     if not isinstance(given, list):
         return (Fields.of({"attention_window": given}).integer("attention_window"),)
     if len(given) != depth:
@@ -47,9 +52,14 @@ def _windows(fields: Fields) -> tuple[int, ...]:
     return windows[: next(periods)]
 
 
+def write_windows(config: GlobalTrunkConfig) -> int | list[int]:
+    """Spell the windows of all layers: one number where it is the same for all."""
+    one, windows = len(config.windows) == 1, list(config.windows) * (config.depth // len(config.windows))
+    return windows[0] if one else windows
+
+
 def _writes(config: LongformerConfig) -> dict[str, Any]:
-    windows = list(config.windows) * (config.depth // len(config.windows))
-    return {**roberta._rows(config), "attention_window": windows[0] if len(config.windows) == 1 else windows}
+    return {**roberta._rows(config), "attention_window": write_windows(config)}
 
 
 BASE = with_fields(longformer_base_4096(30_522).encoder, max_length=510, types=2, norm_eps=1e-12)
@@ -89,7 +99,8 @@ def global_positions(inputs: Mapping[str, Any], otherwise: np.ndarray | jax.Arra
     return {**rest, "global_positions": np.where(real, at, -1).astype(np.int32)}
 
 
-def _given(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+def with_global_positions(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Find the global tokens that are given, as an architecture's `prepare`."""
     return global_positions(inputs)
 
 
@@ -127,7 +138,7 @@ def layers_in_turns(seen: dict[str, list[jax.Array]], output: ModelOutput) -> di
     return layers_of(whole, output)
 
 
-def _long(architecture: Architecture, prepare: Callable[..., dict[str, Any]] = _given) -> Architecture:
+def _long(architecture: Architecture, prepare: Callable[..., dict[str, Any]] = with_global_positions) -> Architecture:
     inputs = replace(LONG_TEXT, order=architecture.inputs.order)
     return replace(architecture, inputs=inputs, prepare=prepare, layers=layers_in_turns)
 

@@ -29,8 +29,8 @@ def _one_vocabulary(fields: Fields) -> dict[str, Any]:
 
 
 def _tokens(config: Seq2SeqConfig) -> dict[str, int]:
-    """Return Marian's: the last token is padding and begins a sentence."""
-    last = config.embedding.vocab - 1
+    """Return Marian's: the last token, of both vocabularies, is padding and begins a sentence."""
+    last = min(each.vocab for each in (config.embedding, config.source_embedding) if each is not None) - 1
     return {"eos_token_id": 0, "pad_token_id": last, "decoder_start_token_id": last}
 
 
@@ -45,7 +45,29 @@ CONFIG = ConfigTable(
     reads=_one_vocabulary,
     writes=_tokens,
 )  # fmt: skip
-read = CONFIG.read
+APART = replace(
+    CONFIG,
+    like=replace(CONFIG.like, source_embedding=CONFIG.like.embedding),
+    rows={**ROWS, "vocab_size": "source_embedding.vocab", "decoder_vocab_size": "embedding.vocab"},
+    only={**CONFIG.only, "share_encoder_decoder_embeddings": False},
+    adds={**ADDS, "share_encoder_decoder_embeddings": False},
+    reads=None,
+)
+"""Of two vocabularies, each with a table of its own."""
+
+
+def read(fields: Fields) -> Seq2SeqConfig:
+    """Make our config of config.json's fields."""
+    if fields.flag("share_encoder_decoder_embeddings", True):
+        return CONFIG.read(fields)
+    if fields.get("decoder_vocab_size") is None:
+        fields = fields.updated({"decoder_vocab_size": fields.integer("vocab_size", CONFIG.like.embedding.vocab)})
+    return APART.read(fields)
+
+
+def write(config: Seq2SeqConfig) -> dict[str, Any]:
+    """Make config.json's fields of our config."""
+    return (CONFIG if config.source_embedding is None else APART).write(config)
 
 
 def _model(fields: Fields) -> Seq2SeqConfig:
@@ -58,7 +80,7 @@ def adopt(model: Any) -> Any:
     Every parameter with an axis of the model width has its channels reordered, and table rows that only fill up go.
     """
     config = getattr(model, "cfg", None)
-    if not isinstance(config, Seq2SeqConfig) or config.embedding.position != "sinusoidal":
+    if not isinstance(config, Seq2SeqConfig) or config.embedding.position != "sinusoidal" or config.source_embedding:
         return model
     if isinstance(jax.tree.leaves(model)[0], jax.ShapeDtypeStruct):
         return jax.eval_shape(adopt, model)
@@ -80,6 +102,16 @@ def adopt(model: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
+OWN = "source_embedding.token.embedding"
+TABLE = (
+    *(replace(row, unless=OWN) for row in embedding("embedding.token", "shared")),
+    *(replace(row, given=OWN) for row in embedding("embedding.token", "decoder.embed_tokens")),
+    *embedding("source_embedding.token", "encoder.embed_tokens"),
+    *SIDES,
+)
+TIED = {"lm_head.weight": "decoder.embed_tokens.weight"}
+"""Where there is one vocabulary, that is a copy of the shared table in turn."""
+
 FAMILIES = {
     "marian": Family(
         model_type="marian",
@@ -94,11 +126,11 @@ FAMILIES = {
                 uses=("feature-extraction",),
             ),
         },
-        table=(*embedding("embedding.token", "shared"), *SIDES),
-        write=CONFIG.write,
+        table=TABLE,
+        write=write,
         adopt=adopt,
         prefix="model.",
         ignored=(r"(^|\.)(encoder|decoder)\.embed_positions\.weight$",),
-        copies=COPIES,
+        copies=TIED | {name: table for name, table in COPIES.items() if name not in TIED},
     )
 }

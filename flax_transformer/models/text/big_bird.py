@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.text.longformer import keys_seen
+from flax_transformer.models.text.global_attention import keys_seen
 from flax_transformer.nn import (
     Attention,
     AttentionConfig,
