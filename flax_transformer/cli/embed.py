@@ -19,6 +19,7 @@ def embed(
     /,
     pooling: Literal["mean", "first", "last"] | None = None,
     normalise: bool = False,
+    prompt: str | None = None,
     images: bool = False,
     output: Path | None = None,
     jsonl: bool = False,
@@ -31,8 +32,10 @@ def embed(
       texts: Texts, or files of images for a checkpoint that reads those; without them every line of standard input is
         one.
       pooling: How the states of a text's tokens become one: their mean (by default), the first or the last; for a
-        model of texts alone.
+        model of texts alone that does not say it itself, as a sentence encoder does.
       normalise: Divide each vector by its length.
+      prompt: What is put before each text: the name of one of a sentence encoder's prompts, as query or passage, or a
+        text. By default the one that it takes unasked, if there is one.
       images: Take arguments for files of images, where a checkpoint reads texts too and not all are files.
       output: File to write the vectors to in place of printing them: a row each in .npy; .npz has them as vectors, and
         names; .jsonl has a JSON object a line.
@@ -52,8 +55,10 @@ def embed(
     seen = "images" in reads and (images or "text" not in reads or all(Path(name).exists() for name in names))
     if seen and pooling is not None:
         raise ValueError(f"the states of a text are pooled, got images and pooling={pooling}")
+    if seen and prompt is not None:
+        raise ValueError(f"a prompt is put before texts, got images and prompt={prompt!r}")
     with Refused() as refuse:
-        vectors = _vectors(pretrained, names, refuse, seen=seen, pooling=pooling, normalise=normalise)
+        vectors = _vectors(pretrained, names, refuse, seen=seen, pooling=pooling, normalise=normalise, prompt=prompt)
         if output is None:
             for name, vector in vectors:
                 numbers = " ".join(f"{value:.6g}" for value in vector)
@@ -62,7 +67,7 @@ def embed(
             _save_vectors(output, "file" if seen else "text", list(vectors))
 
 
-def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooling, normalise: bool):
+def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooling, normalise: bool, prompt):
     """Return each text or file that can be read, and its vector."""
     import numpy as np
 
@@ -72,7 +77,7 @@ def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooli
     from flax_transformer.task.image_input import read_image
 
     if not seen:
-        yield from zip(names, run(pretrained, names, pooling, normalise=normalise), strict=True)
+        yield from zip(names, run(pretrained, names, pooling, normalise=normalise, prompt=prompt), strict=True)
         return
     embed_images(pretrained, [])  # refuses what cannot
     for files, images in read_several(names, partial(read_image, pretrained), refuse):

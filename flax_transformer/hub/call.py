@@ -33,6 +33,8 @@ class ModelOutput:
     """[B, T, D]; of the decoder, where there are two sides."""
     pooler_output: Any = None
     """[B, D]."""
+    sentence_embedding: Any = None
+    """[B, E], of sentence encoders."""
     start_logits: Any = None
     """[B, T]."""
     end_logits: Any = None

@@ -38,10 +38,6 @@ def refuse_foreign(folder: Path) -> None:
             f"{folder} is an adapter of PEFT to {base!r:.80} and no model: in peft, model.merge_and_unload()"
             ".save_pretrained(…) writes one with it"
         )
-    if not config and (folder / "modules.json").is_file():
-        inner = next((each.parent for each in sorted(folder.glob(f"*/{CONFIG}"))), None)
-        where = f"its model is in {inner}" if inner else "it has no model that is a Transformer's"
-        raise ValueError(f"{folder} is a folder of sentence-transformers: {where}")
     if "model_type" not in config and "architecture" in config:
         raise ValueError(
             f"{folder} is timm's {config['architecture']!r:.60}: read are folders with a model_type in config.json, as "

@@ -32,6 +32,8 @@ class Inputs:
     """Int [*B, T]: 1 where a token sees all others, and they see it, of a model that sees windows."""
     global_positions: Any = None
     """Int [*B, G]: the positions of those, −1 where a row has fewer than others; a call finds them of the mask."""
+    prompt_length: Any = None
+    """Int: how many tokens before each text are a prompt, of a sentence encoder that does not pool them."""
     decoder_input_ids: Any = None
     """Int [B, T]."""
     decoder_position_ids: Any = None

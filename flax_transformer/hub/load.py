@@ -38,9 +38,12 @@ from flax_transformer.hub.quantized.read import read_quantized
 from flax_transformer.hub.quantized.write import write_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
+from flax_transformer.hub.sentence import is_sentence, write_modules
+from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder, written
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract
+from flax_transformer.models.text.sentence import SentenceEncoderConfig
 from flax_transformer.nn import with_fields, with_precision
 
 _MOST = 40
@@ -111,12 +114,12 @@ def load(
     if is_orbax(folder):
         return load_orbax(_as_it_is(folder, lenient), dtype=dtype, mesh=mesh)
     lenient = lenient or Lenient()
-    stated = Fields.of(read_json(folder / CONFIG))
+    stated, folder, beside = _opened(folder)
     fields = stated.relabelled(lenient.config)
     fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored = _read_whole(fields, open_tensors(folder), folder, dtype)
+    stored = _read_whole(fields, open_tensors(folder) | beside, folder, dtype)
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
@@ -136,6 +139,13 @@ def load(
         fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
     generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
     return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
+
+
+def _opened(folder: Path) -> tuple[Fields, Path, dict[str, StoredTensor]]:
+    """Return the fields of a checkpoint, the folder in which its tensors are, and those that are beside it."""
+    if is_sentence_folder(folder):
+        return open_sentence_folder(folder)
+    return Fields.of(read_json(folder / CONFIG)), folder, {}
 
 
 def _read_whole(
@@ -252,19 +262,34 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     config = {**{k: v for k, v in config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    files, inside = written(config) if is_sentence(config) else ({CONFIG: config}, "")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as made:
         part = Path(made)
-        write_tensors(part, {name: size for name, (size, _) in parts.items()}, lambda name: parts[name][1]())
-        _write_json(part / CONFIG, config)
+        for path in {inside, *(name.rpartition("/")[0] for name in (*files, *parts))}:
+            (part / path).mkdir(exist_ok=True)
+        _write_parts(part, inside, parts)
+        for name, data in files.items():
+            _write_json(part / name, data)
         if pretrained.generation:
-            _write_json(part / GENERATION, dict(pretrained.generation))
+            _write_json(part / inside / GENERATION, dict(pretrained.generation))
         for each in (pretrained.tokenizer, pretrained.processor):
             if each is not None:
-                each.save(part)
-        for old in folder.glob("model*.safetensors*"):
+                each.save(part / inside)
+        for old in (folder / inside).glob("model*.safetensors*"):
             old.unlink()
         for file in [path for path in part.rglob("*") if path.is_file()]:
             shutil.move(file, beside(folder, str(file.relative_to(part))))
+
+
+def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]]) -> None:
+    """Write tensors, each into the folder that its name begins with, or into the Transformer's."""
+    for path in dict.fromkeys(name.rpartition("/")[0] for name in parts):
+        names = {name.rpartition("/")[2]: name for name in parts if name.rpartition("/")[0] == path}
+        write_tensors(
+            part / (path or inside),
+            {short: parts[name][0] for short, name in names.items()},
+            lambda short, names=names: parts[names[short]][1](),
+        )
 
 
 def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any = None, **fields: Any) -> Pretrained:
@@ -282,18 +307,25 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     """
     family, known = find_architecture(architecture)
     model = model if family.adopt is None else family.adopt(model)
-    head = getattr(model.cfg, "head", None)
-    backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
+    head, backbone, said = getattr(model.cfg, "head", None), model.cfg, {}
+    if isinstance(model.cfg, SentenceEncoderConfig):
+        backbone, said = model.cfg.backbone, write_modules(model.cfg.head)
+    bare = bool(said and known.at) and not hasattr(backbone, known.at.rstrip("."))
+    said |= {} if known.writes is None else known.writes(backbone)
+    backbone = getattr(backbone, known.at.rstrip(".")) if known.at and not bare else backbone
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
-    config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone)}
-    config |= {} if known.writes is None else known.writes(model.cfg)
+    config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone), **said}
+    config |= {"has_pooler": False} if bare else {}
     if family.tokens in config:
         ids = {name: fields.pop(name) for name in list(fields) if name.endswith("_token_id")}
         ids = {name: ids[usual] for name, usual in family.marks.items() if usual in ids} | ids
         config[family.tokens] = {**config[family.tokens], **ids}
     pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
     again = pretrained.architecture.config(pretrained.config)
-    inner = getattr(again, known.at.rstrip(".")) if known.at else again
+    if is_sentence(pretrained.config):
+        backbone, inner = model.cfg, again
+    else:
+        inner = getattr(again, known.at.rstrip(".")) if known.at else again
     lost = config_diff(backbone, inner)
     if not lost:
         rows = pretrained.family.rows(pretrained.architecture)
@@ -346,5 +378,5 @@ def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:
     return next((prefix + bare for prefix in (*prefixes, "") if prefix + bare in expected), name)
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+def _write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "half": "hub.load(folder, dtype='float16') says in which numbers",
     "forward": "pretrained(…) calls it",
     "apply": "pretrained(…) calls it",
+    "encode": "flax_transformer.task.embedding.embed(pretrained, texts) gives their vectors",
     "init": "hub.load(folder) has parameters, and Lenient(initialise=…) makes some new",
     "get_text_features": "pretrained(input_ids=…).text_embeds are they, of length 1",
     "get_image_features": "pretrained(pixel_values=…).image_embeds are they, of length 1",

@@ -38,6 +38,7 @@ USES = {
     "visual-reasoning": "tell whether a text is true of its images",
     "reinforcement-learning": "choose actions",
     "feature-extraction": "give hidden states",
+    "sentence-similarity": "compare sentences",
 }
 """What models can do: the word by which an architecture says so, and the one for people. What a model reads is said by
 its inputs: to fill in masks is to guess tokens of a text, or patches of an image."""

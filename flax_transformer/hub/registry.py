@@ -10,6 +10,7 @@ from typing import Any
 from flax_transformer.hub import family as folder
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.sentence import is_sentence, sentence_family
 from flax_transformer.listing import listed
 
 _registered: dict[str, Family] = {}
@@ -67,6 +68,8 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
         )
     if family.composed is not None:
         family = family.composed(config if isinstance(config, Fields) else Fields.of(config))
+    if is_sentence(config):
+        family = sentence_family(family, named[0], config if isinstance(config, Fields) else Fields.of(config))
     return family, family.architectures[named[0]]
 
 

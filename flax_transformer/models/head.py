@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.padded import POOLED, Padded, padded, split_padded, with_padding
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.protocol import Described
+from flax_transformer.models.token_pool import TOKEN_POOLS, last_shown, pool_tokens
 from flax_transformer.nn import Precision, make_norm
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
@@ -37,9 +38,13 @@ class HeadConfig:
     """D, the width of hidden states."""
     outputs: int
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for what comes before alone (BERT's pooler)."""
-    pool: Literal["every", "first", "last", "mean", "first and mean", "weighted"] = "every"
+    pool: Literal[
+        "every", "first", "last", "mean", "first and mean", "weighted", "max", "sum over root length",
+        "mean by position",
+    ] = "every"  # fmt: skip
     """Of which position: every one, the first, the last that the caller names, the mean, the first and the mean side by
-    side, or a mean weighted by the softmax of a learned score of each position (Hassani et al. 2021)."""
+    side, a mean weighted by the softmax of a learned score of each position (Hassani et al. 2021), or what
+    `TOKEN_POOLS` has."""
     skip: int = 0
     """How many positions a mean leaves out, or every one, from the first on."""
     norm: float | None = None
@@ -111,7 +116,8 @@ class Head(Module):
         """Choose the position, or average those that are not padding, and apply the norm and the dense layer."""
         cfg, (hidden, real) = self.cfg, split_padded(hidden)
         if cfg.pool == "last":
-            last = _last(hidden, real) if last is None else last
+            real = jnp.ones(hidden.shape[:-1], bool) if real is None else real
+            last = last_shown(real) if last is None else last
             hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
         elif cfg.pool == "first":
             hidden = hidden[..., 0, :]
@@ -126,6 +132,9 @@ class Head(Module):
             own = None if real is None else real[..., cfg.skip :]
             mean = over_tokens(widen(hidden[..., cfg.skip :, :]), own).astype(hidden.dtype)
             hidden = mean if cfg.pool == "mean" else jnp.concatenate([hidden[..., 0, :], mean], axis=-1)
+        elif cfg.pool in TOKEN_POOLS:
+            own = None if real is None else real[..., cfg.skip :]
+            hidden = pool_tokens(cfg.pool, hidden[..., cfg.skip :, :], own).astype(hidden.dtype)
         else:
             hidden = hidden[..., cfg.skip :, :]
         hidden = hidden if cfg.norm is None else self.norm(hidden)
@@ -150,12 +159,6 @@ class Head(Module):
         states = dropout(states, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else states
         pooled = self.pool(states if real is None else Padded(states, real), last)
         return self.output(dropout(pooled, self.cfg.dropout, keys[1])) if self.cfg.outputs else pooled
-
-
-def _last(hidden: Float[Array, "*B T D"], real: Bool[Array, "*B T"] | None) -> Int[Array, "*B"]:
-    """Number the last position that is not padding."""
-    end = hidden.shape[-2] - 1
-    return jnp.full(hidden.shape[:-2], end) if real is None else end - jnp.argmax(real[..., ::-1], axis=-1)
 
 
 @frozen

@@ -14,7 +14,9 @@ from jaxtyping import Array, Bool, Float
 from flax_transformer.ops import Mask
 from flax_transformer.ops.routing import real_positions
 
-POOLED = ("last", "mean", "first and mean", "weighted", "attention")
+POOLED = (
+    "last", "mean", "first and mean", "weighted", "attention", "max", "sum over root length", "mean by position",
+)  # fmt: skip
 """What a head's `pool` says where padding, if there is some, would change what it gives."""
 
 

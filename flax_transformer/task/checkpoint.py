@@ -176,7 +176,7 @@ def positions_of(config: Any) -> int | None:
     """Find how many positions a model's config has room for; None where it sets no limit."""
     for name in ("backbone", "encoder"):
         inner = getattr(config, name, None)
-        if hasattr(inner, "embedding"):
+        if hasattr(inner, "embedding") or hasattr(inner, "backbone"):
             return positions_of(inner)
     table = config.embedding
     rotary = getattr(getattr(config, "block", None), "rotary", None) is not None

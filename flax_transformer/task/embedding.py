@@ -32,6 +32,7 @@ from flax_transformer.task.checkpoint import (
 )
 from flax_transformer.task.classification import Label
 from flax_transformer.task.image_input import batches, read_image
+from flax_transformer.task.sentence_embedding import embed_sentences, is_sentence_encoder
 
 INDEX = ".embeddings.npz"
 """File that keeps the vectors of a folder's images."""
@@ -196,16 +197,24 @@ Pooling = Literal["mean", "first", "last"]
 
 
 def embed(
-    pretrained: Pretrained, texts: Sequence[str], pooling: Pooling | None = None, *, normalise: bool = False
+    pretrained: Pretrained,
+    texts: Sequence[str],
+    pooling: Pooling | None = None,
+    *,
+    normalise: bool = False,
+    prompt: str | None = None,
 ) -> Float[np.ndarray, "B D"]:
     """Return a vector for each text: its last hidden states, pooled over tokens; of an encoder-decoder the encoder's.
 
-    A text longer than the model has positions is cut.
+    A text longer than the model has positions, or than a sentence encoder reads, is cut.
 
     Args:
       pooling: the mean, the state of the first token, or of the last, special tokens included; the mean by default. A
-        model that matches images and texts has vectors of its own, of length 1, and no pooling.
+        model that matches images and texts has vectors of its own, of length 1, and a sentence encoder has vectors as
+        its folder says; neither takes a pooling.
       normalise: whether to divide each vector by its length.
+      prompt: put before each text. Of a sentence encoder the name of one of its prompts, or a text; its default, where
+        it has one, if None.
 
     Raises:
       ValueError: a checkpoint that reads no text or has no tokenizer, an empty text, or pooling where there is none.
@@ -213,10 +222,14 @@ def embed(
     tokenizer = tokenizer_of(pretrained, *texts)
     if not all(text.strip() for text in texts):
         raise ValueError("a text to embed must not be empty")
+    if {"retrieval", "sentence-similarity"} & {*pretrained.architecture.uses} and pooling is not None:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"a {name} has vectors of texts of its own, nothing is pooled; got pooling={pooling}")
+    if is_sentence_encoder(pretrained):
+        vectors = embed_sentences(pretrained, texts, prompt)
+        return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalise else vectors
+    texts = [(prompt or "") + text for text in texts]
     if "retrieval" in pretrained.architecture.uses:
-        if pooling is not None:
-            name = pretrained.config["architectures"][0]
-            raise ValueError(f"a {name} has vectors of texts of its own, nothing is pooled; got pooling={pooling}")
         return np.concatenate([embed_texts(pretrained, texts[i : i + ROWS]) for i in range(0, len(texts), ROWS)])
     room, found = positions_of(pretrained.model.cfg) or tokenizer.model_max_length, []
     rows = ROWS if tokenizer.pad is not None else 1

@@ -18,15 +18,24 @@ def parse_object(content: bytes, path: Path) -> dict[str, Any]:
     """Parse a file that must hold one JSON object, as strictly as the standard says: nothing is guessed.
 
     Raises:
-      ValueError: not JSON, a key twice with two values, a number that is none, or no object; names the file.
+      ValueError: as `parse_json`, or no object; names the file.
     """
-    try:
-        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    data = parse_json(content, path)
     if not isinstance(data, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(data).__name__}")
     return data
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """Parse a file of JSON, as strictly as the standard says: nothing is guessed.
+
+    Raises:
+      ValueError: not JSON, a key twice with two values, or a number that is none; names the file.
+    """
+    try:
+        return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,10 @@ USUAL = {"bert", "gpt2", "mixtral", "vilt", "wav2vec2"}
 """Families that `make test` tries: of text, a decoder, experts, of text and images, of audio."""
 SHORT = {"longformer", "lxmert", "roberta"}
 """Families whose golden checkpoints have few positions."""
-POOLS = ("every", "first", "last", "mean", "first and mean", "weighted", "attention")
+POOLS = (
+    "every", "first", "last", "mean", "first and mean", "weighted", "attention", "max", "sum over root length",
+    "mean by position",
+)  # fmt: skip
 
 
 def backbone_of(folder):

@@ -18,10 +18,6 @@ FOLDERS = {
         {"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"tag": "x"}}},
         "is timm's 'vit_tiny_patch16_224': read are folders with a model_type",
     ),
-    "sentences": (
-        {"modules.json": [], "0_Transformer/config.json": {"model_type": "bert"}},
-        r"is a folder of sentence-transformers: its model is in .*0_Transformer",
-    ),
 }
 
 
