@@ -21,10 +21,12 @@ from flax_transformer.atomic import write_file
 from flax_transformer.data.text.passage import Document, Passage, PassageConfig, split_passages
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.sentence_folder import prompts_of
 from flax_transformer.ops.nearest import nearest, round_vectors
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
 from flax_transformer.task.embedding import Pooling, checkpoint_digest, embed
 from flax_transformer.task.lexical import Lexical
+from flax_transformer.task.sentence_embedding import is_sentence_encoder
 
 SAID, PASSAGES, VECTORS = "index.json", "passages.jsonl", "vectors.safetensors"
 """Files of an index; the first is written last, and without it there is no index."""
@@ -159,7 +161,7 @@ def index_documents(
     blocks = []
     for first in range(0, len(passages), _BLOCK):
         texts = [each.text for each in passages[first : first + _BLOCK]]
-        blocks.append(embed(pretrained, texts, config.pooling, normalise=True).astype(np.float32))
+        blocks.append(_embedded(pretrained, texts, config, PASSAGES_ARE).astype(np.float32))
         if progress is not None:
             progress(first + len(texts), len(passages))
     vectors = jnp.asarray(np.concatenate(blocks))
@@ -179,6 +181,19 @@ def index_words(
     if not passages:
         raise ValueError("an index must have documents, got none")
     return TextIndex(passages, jnp.zeros((len(passages), 0)), TextIndexConfig(passages=config), "", "")
+
+
+QUERIES_ARE, PASSAGES_ARE = ("query",), ("document", "passage", "corpus")
+"""What sentence encoders call the prompts before either, the usual name first."""
+
+
+def _embedded(
+    pretrained: Pretrained, texts: Sequence[str], config: TextIndexConfig, names: tuple[str, ...]
+) -> Float[np.ndarray, "B D"]:
+    """Embed texts, after the first prompt of these names that a sentence encoder has."""
+    known = prompts_of(pretrained.config)[0] if is_sentence_encoder(pretrained) else {}
+    prompt = next((name for name in names if name in known), None)
+    return embed(pretrained, texts, config.pooling, normalise=True, prompt=prompt)
 
 
 _BLOCK = 4_096
@@ -261,7 +276,7 @@ def _found(index: TextIndex, ranked: Ranked, top: int) -> list[Found]:
 
 
 def _by_vectors(index: TextIndex, pretrained: Pretrained, queries: Sequence[str], top: int) -> list[Ranked]:
-    asked = jnp.asarray(embed(pretrained, list(queries), index.config.pooling, normalise=True))
+    asked = jnp.asarray(_embedded(pretrained, queries, index.config, QUERIES_ARE))
     top, found = min(top, len(index.passages)), []
     for first in range(0, len(queries), _QUERIES):
         scores, places = (np.asarray(each) for each in nearest(index.vectors, asked[first : first + _QUERIES], top))
