@@ -34,6 +34,7 @@ USES = {
     "object-detection": "detect objects",
     "image-segmentation": "tell the class of every pixel",
     "retrieval": "match images and texts",
+    "late-interaction": "compare texts token by token",
     "visual-question-answering": "answer questions about images",
     "visual-reasoning": "tell whether a text is true of its images",
     "reinforcement-learning": "choose actions",

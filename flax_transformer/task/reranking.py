@@ -1,5 +1,5 @@
 """Ranking passages anew by a cross-encoder, a classifier that reads query and passage together (Nogueira & Cho 2019,
-https://arxiv.org/abs/1901.04085).
+https://arxiv.org/abs/1901.04085), or by late interaction.
 
 Axes: N passages, E classes.
 """
@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
+from flax_transformer.task.late_interaction import token_relevance
 from flax_transformer.task.text_index import Found
 
 _ROWS = 32
@@ -21,12 +22,15 @@ _MULTIPLE = 32
 def relevance(pretrained: Pretrained, query: str, texts: Sequence[str]) -> Float[np.ndarray, "N"]:
     """Score how well each text answers a query: the logit of a classifier with one output, the log-odds of two.
 
-    The second of two classes is "relevant". A text too long for the positions is cut.
+    The second of two classes is "relevant". A checkpoint of late interaction compares query and text token by token
+    (`late_interaction.token_relevance`). A text too long for the positions is cut.
 
     Raises:
       ValueError: a checkpoint that does not classify, one of more than two classes, an empty query or text, or a query
         that leaves no room for a text.
     """
+    if "late-interaction" in pretrained.architecture.uses:
+        return token_relevance(pretrained, query, texts)
     require_use(pretrained, "classification")
     tokenizer = tokenizer_of(pretrained, query, *texts)
     if not query.strip() or not all(text.strip() for text in texts):

@@ -122,7 +122,18 @@ ARCHITECTURES = {
 FAMILIES = {
     "bert": Family(
         model_type="bert",
-        architectures={f"Bert{name}": architecture for name, architecture in ARCHITECTURES.items()},
+        architectures={
+            **{f"Bert{name}": architecture for name, architecture in ARCHITECTURES.items()},
+            "HF_ColBERT": classifier(
+                read,
+                encoder_classifier,
+                linear("head.output", "linear")[:1],
+                "dim",
+                ignored=LARGER,
+                bias=False,
+                uses=("late-interaction",),
+            ),
+        },
         table=TABLE,
         write=CONFIG.write,
         prefix="bert.",
