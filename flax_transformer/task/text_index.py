@@ -156,6 +156,22 @@ def index_documents(
             "beside special ones"
         )
     passages = tuple(passages_of(pretrained, documents, config.passages))
+    return embed_passages(pretrained, passages, config, name=name, progress=progress)
+
+
+def embed_passages(
+    pretrained: Pretrained,
+    passages: tuple[Passage, ...],
+    config: TextIndexConfig = TextIndexConfig(),
+    *,
+    name: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> TextIndex:
+    """Make an index of passages that are cut already; those longer than the model reads lose their ends.
+
+    Raises:
+      ValueError: no passages, or what `embed` refuses.
+    """
     if not passages:
         raise ValueError("an index must have documents, got none")
     blocks = []
@@ -177,7 +193,11 @@ def index_words(
     Raises:
       ValueError: as `index_documents`.
     """
-    passages = tuple(passages_of(pretrained, documents, config))
+    return words_index(tuple(passages_of(pretrained, documents, config)), config)
+
+
+def words_index(passages: tuple[Passage, ...], config: PassageConfig = PassageConfig()) -> TextIndex:
+    """Make an index of passages that are cut already, to be searched by words alone."""
     if not passages:
         raise ValueError("an index must have documents, got none")
     return TextIndex(passages, jnp.zeros((len(passages), 0)), TextIndexConfig(passages=config), "", "")
