@@ -25,6 +25,13 @@ from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
+from flax_transformer.objective.sentence import (
+    CoSENTLoss,
+    CosineSimilarityLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+    TripletLoss,
+)
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
 
@@ -36,8 +43,10 @@ __all__ = [
     "Batch",
     "BatchStatistics",
     "CTCLoss",
+    "CoSENTLoss",
     "ContrastiveLoss",
     "CosineEmbedding",
+    "CosineSimilarityLoss",
     "DetectionLoss",
     "DistilLoss",
     "HiddenStateError",
@@ -49,12 +58,15 @@ __all__ = [
     "MaskedDistilLoss",
     "MaskedLoss",
     "MatchLoss",
+    "MatryoshkaLoss",
+    "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
     "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",
     "TokenLoss",
+    "TripletLoss",
     "check_parts",
 ]
 
@@ -69,6 +81,7 @@ OBJECTIVES: dict[str, Objective] = {
     "token-classification": LabelLoss(),
     "object-detection": DetectionLoss(),
     "retrieval": ContrastiveLoss(),
+    "sentence-similarity": MultipleNegativesRankingLoss(),
     "visual-question-answering": LabelLoss(),
     "visual-reasoning": LabelLoss(),
     "reinforcement-learning": ActionLoss(),
