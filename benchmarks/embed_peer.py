@@ -3,10 +3,11 @@
     pip install torch==2.13.0 transformers sentence-transformers
     python benchmarks/embed_peer.py [--rounds 5] [--json FILE]
 
-The texts are docstrings of Python's standard library, of 3 to 256 tokens; the model has the sizes of all-MiniLM-L6-v2 (6
-layers, 384 wide, mean pooling, length 1) and random weights, float32, on the CPU, on the cores that the process may use.
-Both sides tokenise, sort, pad and run the model; both must give the same vectors. The programs of ours are compiled
-before; how long that takes is said. A ratio above 1 says how many times faster ours is: medians of runs that took turns.
+The texts are docstrings of Python's standard library, of 3 to 256 tokens; the model has the sizes of all-MiniLM-L6-v2
+(6 layers, 384 wide, mean pooling, length 1) and random weights, float32, on the CPU, on the cores that the process may
+use. Both sides tokenise, sort, pad and run the model; both must give the same vectors. The programs of ours are
+compiled before; how long that takes is said. A ratio above 1 says how many times faster ours is: medians of runs that
+took turns.
 """
 
 import ast

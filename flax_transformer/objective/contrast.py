@@ -84,7 +84,7 @@ class SigmoidLoss(Objective):
 def sum_cross_entropy(
     scores: Float[Array, "B S"], shown: Bool[Array, " S"], present: Bool[Array, " B"]
 ) -> Float[Array, ""]:
-    """Sum over the rows that are present the cross-entropy of finding column i, of row i, among those that are shown."""
+    """Sum over rows that are present the cross-entropy of finding column i, of row i, among those that are shown."""
     others = jnp.where(shown, scores, -jnp.inf)
     return jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=1) - jnp.diagonal(scores), 0.0))
 
