@@ -57,6 +57,8 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.SiLU": "silu",
 }
 """Their activations of dense layers, and ours."""
+PLAIN = {SENTENCE: {"modules": [{"kind": "Pooling", "path": "1_Pooling", "config": {}}]}}
+"""What makes a checkpoint that has no modules one whose vectors are the mean: `Lenient(config=PLAIN)`."""
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 """Modules there is a meaning for."""
 

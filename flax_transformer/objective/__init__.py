@@ -25,6 +25,13 @@ from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
+from flax_transformer.objective.sentence import (
+    CoSENTLoss,
+    CosineSimilarityLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+    TripletLoss,
+)
 from flax_transformer.objective.span import ChoiceLoss, SpanLoss
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
@@ -38,8 +45,10 @@ __all__ = [
     "BatchStatistics",
     "CTCLoss",
     "ChoiceLoss",
+    "CoSENTLoss",
     "ContrastiveLoss",
     "CosineEmbedding",
+    "CosineSimilarityLoss",
     "DetectionLoss",
     "DistilLoss",
     "HiddenStateError",
@@ -51,6 +60,8 @@ __all__ = [
     "MaskedDistilLoss",
     "MaskedLoss",
     "MatchLoss",
+    "MatryoshkaLoss",
+    "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
     "PonderLoss",
@@ -58,6 +69,7 @@ __all__ = [
     "SigmoidLoss",
     "SpanLoss",
     "TokenLoss",
+    "TripletLoss",
     "check_parts",
 ]
 
@@ -72,6 +84,7 @@ OBJECTIVES: dict[str, Objective] = {
     "token-classification": LabelLoss(),
     "object-detection": DetectionLoss(),
     "retrieval": ContrastiveLoss(),
+    "sentence-similarity": MultipleNegativesRankingLoss(),
     "visual-question-answering": LabelLoss(),
     "visual-reasoning": LabelLoss(),
     "reinforcement-learning": ActionLoss(),

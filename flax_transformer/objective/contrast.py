@@ -55,11 +55,8 @@ class ContrastiveLoss(Objective):
 
     def over(self, scores: Float[Array, "B B"], present: Bool[Array, " B"], same: Bool[Array, "B B"]) -> Loss:
         """Sum the loss over the pairs that are there, from scores."""
-        own, total = jnp.diagonal(scores), jnp.zeros((), scores.dtype)
-        for axis in (1, 0):
-            others = jnp.where(jnp.expand_dims(present, 1 - axis), scores, -jnp.inf)
-            total += jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=axis) - own, 0.0)) / 2
-        return total, _right(scores, present, same)
+        ways = (sum_cross_entropy(each, present, present) / 2 for each in (scores, scores.T))
+        return sum(ways), _right(scores, present, same)
 
 
 @frozen
@@ -84,7 +81,15 @@ class SigmoidLoss(Objective):
         return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present, same_pairs(batch, scores))
 
 
-def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
+def sum_cross_entropy(
+    scores: Float[Array, "B S"], shown: Bool[Array, " S"], present: Bool[Array, " B"]
+) -> Float[Array, ""]:
+    """Sum over rows that are present the cross-entropy of finding column i, of row i, among those that are shown."""
+    others = jnp.where(shown, scores, -jnp.inf)
+    return jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=1) - jnp.diagonal(scores), 0.0))
+
+
+def present_pairs(batch: Batch, scores: Float[Array, "B ..."]) -> Bool[Array, " B"]:
     """Return which pairs are there."""
     weights = batch.get("weights")
     return jnp.ones(len(scores), bool) if weights is None else weights > 0

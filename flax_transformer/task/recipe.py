@@ -221,7 +221,7 @@ class _Run:
         if known is not None:
             family = known.config["model_type"]
         head = getattr(model.cfg, "head", None)
-        rate = {} if head is None else {"classifier_dropout": head.dropout}
+        rate = {"classifier_dropout": head.dropout} if hasattr(head, "dropout") else {}
         said = {"tokenizer": own, "processor": opened.processor, **fields, **rate, **opened.fields}
         return _wrapped(model, find_uses(family, *opened.spec.uses), said)
 

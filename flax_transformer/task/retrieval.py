@@ -18,6 +18,7 @@ from flax_transformer.data.image.stream import order
 from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
+from flax_transformer.models.text.sentence import unit
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
@@ -211,10 +212,15 @@ class RetrievalEvaluator(Evaluator):
             order = np.argsort(-scores[number], kind="stable")
             best, right = order[: self.found], held.belong[number]
             query, show = held.show[0](number), held.show[1]
+            rank = int(best_ranks(scores[number : number + 1], right[None])[0]) + 1
+            if isinstance(show(int(best[0])), str):
+                others = " · ".join(f"{i}. {show(int(each))}" for i, each in enumerate(best, start=1))
+                own = f"rank {rank:,} of {len(order):,}: {show(int(np.flatnonzero(right)[0]))}"
+                samples.append({"source": query, "target": own, "hypothesis": others})
+                continue
             images = [(show(int(each)), bool(right[each])) for each in best]
             if not isinstance(query, str):
                 images = [(query, None), *images]
-            rank = int(best_ranks(scores[number : number + 1], right[None])[0]) + 1
             samples.append({
                 "picture": save_image(finished.folder.root, str(number), strip(images)),
                 "source": query if isinstance(query, str) else f"{held.sides[0][:-1]} {number}, and what it finds",
@@ -230,7 +236,11 @@ def embedded(model: Any, batches: Iterable[Any], side: int) -> Float[np.ndarray,
 
 @jax.jit
 def _embed(model: Any, inputs: Any) -> tuple[Array | None, Array | None]:
-    return tuple(model.hidden_states(**inputs))
+    found = model.hidden_states(**inputs)
+    if isinstance(found, tuple):
+        return tuple(found)
+    vectors = unit(model.output(found))  # of a sentence encoder, which is one for both sides
+    return vectors, vectors
 
 
 def best_ranks(scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"]) -> Int[np.ndarray, " F"]:

@@ -26,6 +26,8 @@ class Spec:
     """Tables of tokens are rounded up to a multiple of this many rows; None leaves it to the config."""
     classes: tuple[str, ...] = ()
     """Names of the classes."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of config.json, for a checkpoint that lacks them."""
     next_sentence: bool = False
     """Whether there are sentences that follow each other."""
     image: tuple[int, int, int] | None = None

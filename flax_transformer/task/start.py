@@ -1,5 +1,6 @@
 """The checkpoint that training begins with: its tokenizer or image processor, its model with a head for the data."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from flax_transformer import hub
@@ -13,6 +14,7 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture, find_family, find_uses
+from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import EmbeddingConfig, TransformerBlockConfig
 from flax_transformer.nn.config import configs_in
@@ -69,10 +71,17 @@ def start_letters(name: str) -> HubTokenizer | None:
     Raises:
       ValueError: one that cannot be read.
     """
-    tokenizer = open_tokenizer(find_folder(name))
+    folder = find_folder(name)
+    tokenizer = open_tokenizer(open_sentence_folder(folder).transformer if is_sentence_folder(folder) else folder)
     if isinstance(tokenizer, Unreadable):
         tokenizer()
     return tokenizer
+
+
+def _stated(name: str) -> Mapping[str, Any]:
+    """Read what a checkpoint says it is, modules on top of it included."""
+    folder = find_folder(name)
+    return open_sentence_folder(folder).fields if is_sentence_folder(folder) else read_json(folder / CONFIG)
 
 
 def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqTokenizer:
@@ -151,8 +160,9 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     Raises:
       ValueError: a checkpoint whose family can do no such thing.
     """
-    config = read_json(find_folder(name) / CONFIG)
-    changed = _rates(config, like) | _images(config, spec, name) | _letters(spec)
+    config = _stated(name)
+    changed = {key: value for key, value in spec.fields.items() if key not in config}
+    changed |= _rates(config, like) | _images(config, spec, name) | _letters(spec)
     if spec.classes:
         changed |= {"num_labels": len(spec.classes), "id2label": None}
     able = find_uses(config.get("model_type"), *spec.uses)
@@ -198,7 +208,7 @@ def _letters(spec: Spec) -> dict[str, Any]:
     return {} if spec.letters is None else {"vocab_size": spec.letters, "pad_token_id": 0}
 
 
-def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
+def _rates(config: Mapping[str, Any], like: Any) -> dict[str, float]:
     """Spell rates of dropout as the checkpoint's config.json does."""
     block, head = _first(like, TransformerBlockConfig), _first(like, HeadConfig)
     rates = {}
@@ -216,7 +226,7 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
     return rates
 
 
-def _images(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
+def _images(config: Mapping[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     """Spell the size of the data's images as the checkpoint's config.json does."""
     if spec.image is None:
         return {}

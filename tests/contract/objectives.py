@@ -27,7 +27,9 @@ from flax_transformer.objective import (
     AttentionScoreError,
     BatchStatistics,
     ContrastiveLoss,
+    CoSENTLoss,
     CosineEmbedding,
+    CosineSimilarityLoss,
     CTCLoss,
     DetectionLoss,
     DistilLoss,
@@ -38,12 +40,15 @@ from flax_transformer.objective import (
     MaskedLoss,
     MaskPredictLoss,
     MatchLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
     Objective,
     ObjectiveWrapper,
     PonderLoss,
     RouterLoss,
     SigmoidLoss,
     TokenLoss,
+    TripletLoss,
 )
 from flax_transformer.ops import cross_entropy
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
@@ -213,12 +218,21 @@ MASKED = {**PLACES, "teacher": {"logits": draw.normal(size=(B, M, E)).astype(np.
 LAYERS = {**ROWS, "inputs": INPUTS, "teacher": {**TEACHER["teacher"], **HEADS, "hidden_states": STATES}}
 ROUTED = ("balance", "router_z", "dropped")
 
+
+def columns(count):
+    """Make rows of some texts, of vectors already, with a label."""
+    labels = np.array([0.1, 0.9, 0.5, 0.5, 0.2, 0.8, 0.3, 0.7], np.float32)
+    return {"inputs": {"x": SEEN[:, :count]}, "labels": labels, "weights": ROWS["weights"]}
+
+
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
     "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),
     "CTCLoss of recordings without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
     "ContrastiveLoss": (ContrastiveLoss(), PAIRS, TEXTS),
+    "CoSENTLoss": (CoSENTLoss(), {}, columns(2)),
+    "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
@@ -247,12 +261,18 @@ CASES = {
     "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),
     "MaskedLoss of tokens alone": (MaskedLoss(), TOKENS, {k: v for k, v in PLACES.items() if k != "next_sentence"}),
     "MatchLoss": (MatchLoss(weight=0.5), PAIRS, TEXTS),
+    "MatryoshkaLoss": (
+        MatryoshkaLoss(of=CosineSimilarityLoss(), widths=(4, 2), weights=(1.0, 0.5)), {}, columns(2)
+    ),
+    "MatryoshkaLoss of all pairs": (MatryoshkaLoss(of=MultipleNegativesRankingLoss(), widths=(3,)), {}, columns(3)),
+    "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss(both_ways=True), {}, columns(4)),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
     "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
     "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
     "TokenLoss": (TokenLoss(label_smoothing=0.1), TOKENS, POSITIONS),
+    "TripletLoss": (TripletLoss(margin=1.0), {}, columns(3)),
 }  # fmt: skip
 """Objective, methods of its model, and a batch, by a name that begins with the objective's."""
 

@@ -20,7 +20,10 @@ from tests.contract import objectives
 from tests.contract.objectives import CASES, B, case, learnt
 from tests.fake_devices import on_eight
 
-APART = ["BatchStatistics", "ContrastiveLoss", "MatchLoss", "SigmoidLoss"]
+APART = [
+    "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "MatchLoss", "MatryoshkaLoss of all pairs",
+    "MultipleNegativesRankingLoss", "SigmoidLoss",
+]  # fmt: skip
 """Those that compare rows."""
 SLOW = ("DetectionLoss of the last layer", "RouterLoss around DetectionLoss")
 TRIED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]

@@ -1,0 +1,64 @@
+"""Losses of sentence encoders by hand, and what is refused."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_transformer.objective import (
+    ContrastiveLoss,
+    CoSENTLoss,
+    LabelLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+    TripletLoss,
+)
+
+
+def batch(rows, **more):
+    return {"inputs": {}, "weights": jnp.ones(rows), **more}
+
+
+VECTORS = np.random.default_rng(0).normal(size=(3, 3, 4)).astype(np.float32)
+
+
+def test_every_text_is_told_from_all_second_and_third_ones():
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=-1, keepdims=True)
+    expected = 0.0
+    for i in range(3):
+        own = 20 * unit[i, 0] @ unit[i, 1]
+        others = [20 * unit[i, 0] @ unit[j, c] for j in range(3) for c in (1, 2)]
+        expected += np.log(np.exp(others).sum()) - own
+    total, metrics = MultipleNegativesRankingLoss().over(jnp.asarray(VECTORS), batch(3))
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    assert metrics["count"] == 3
+
+
+def test_pairs_both_ways_are_what_a_contrastive_loss_makes_of_their_scores():
+    pairs = jnp.asarray(VECTORS[:, :2])
+    total, _ = MultipleNegativesRankingLoss(both_ways=True).over(pairs, batch(3))
+    unit = pairs / jnp.linalg.norm(pairs, axis=-1, keepdims=True)
+    scores = 20 * unit[:, 0] @ unit[:, 1].T
+    expected, _ = ContrastiveLoss().over(scores, jnp.ones(3, bool), jnp.eye(3, dtype=bool))
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
+def test_labels_that_are_alike_say_nothing_of_order():
+    total, _ = CoSENTLoss().over(jnp.asarray(VECTORS[:, :2]), batch(3, labels=jnp.array([0.5, 0.5, 0.5])))
+    assert total == 0
+
+
+def test_what_makes_no_sense_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match=r"TripletLoss takes rows of 3 texts, tokens \[B, C, T\], got vectors \(3, 2"):
+        TripletLoss().over(jnp.asarray(VECTORS[:, :2]), batch(3))
+    with pytest.raises(ValueError, match="RankingLoss takes rows of at least 2 texts"):
+        MultipleNegativesRankingLoss().over(jnp.asarray(VECTORS[:, 0]), batch(3))
+    with pytest.raises(ValueError, match="widths must be at most that of vectors, 4, got"):
+        MatryoshkaLoss(of=TripletLoss(), widths=(5,)).over(jnp.asarray(VECTORS), batch(3))
+    with pytest.raises(ValueError, match="of must be a loss of vectors of sentences, got a LabelLoss"):
+        MatryoshkaLoss(of=LabelLoss())
+    with pytest.raises(ValueError, match=r"weights must be as many as widths, got \(1.0,\) for \(4, 2\)"):
+        MatryoshkaLoss(of=TripletLoss(), widths=(4, 2), weights=(1.0,))
+    with pytest.raises(ValueError, match="margin must be at least 0 and distance euclidean, manhattan or cosine"):
+        TripletLoss(margin=-1.0)
+    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+        CoSENTLoss(scale=0)
