@@ -28,7 +28,8 @@ class Translating:
     rescore: str | None = None
     """Folder of another translation run, whose model chooses among the hypotheses of a run."""
     source_lang: str | None = None
-    """Language of the sentences, as en, for a checkpoint (T5) whose config.json has a prefix for each pair."""
+    """Language of the sentences, for a checkpoint with tokens of languages (en_XX of mBART, eng_Latn of NLLB, en of
+    M2M-100), or one (T5) whose config.json has a prefix for each pair."""
     target_lang: str | None = None
     """Language to translate into."""
     prefix: str | None = None

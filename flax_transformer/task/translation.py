@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,8 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.convert import is_orbax
 from flax_transformer.hub.file import CONFIG, read_json
+from flax_transformer.hub.processor.language import between, languages, tokenizer_config
+from flax_transformer.hub.settings import make_settings
 from flax_transformer.listing import listed, short_path
 from flax_transformer.metric.bleu import NO_BLEU, TranslationScores, score
 from flax_transformer.report import TextAttention
@@ -217,11 +219,14 @@ class CheckpointTranslator:
         inputs = tokenizer([source for source, _ in pairs])
         target = (tokenizer.target or tokenizer)([text for _, text in pairs])
         ids, real = np.asarray(target["input_ids"]), np.asarray(target["attention_mask"]) > 0
-        start = np.full((len(ids), 1), self.pretrained.config.integer("decoder_start_token_id"), ids.dtype)
+        chosen = make_settings(self.pretrained.config, self.pretrained.generation, self.settings or {})
+        first = chosen.bos_token_id if chosen.decoder_start_token_id is None else chosen.decoder_start_token_id
+        start = np.full((len(ids), 1), first, ids.dtype)
         read = np.concatenate([start, ids[:, :-1]], axis=1)
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         logits = self.pretrained(**given, decoder_input_ids=read).logits.astype(np.float32)
         each = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), ids[..., None], axis=-1)[..., 0]
+        real[:, 0] &= chosen.forced_bos_token_id is None  # of which there is no choice
         lengths = real.sum(1)
         scores = (each * real).sum(1) / [search.divisor(int(length)) for length in lengths]
         return [row.tolist() for row in scores.reshape(len(sources), -1)]
@@ -235,7 +240,8 @@ def open_any_translator(
     Args:
       name: run folder, or what `open_checkpoint` opens.
       prefix: put before every sentence; by default what a T5's config.json says of the two languages.
-      source: language of the sentences, as en, for such a config.
+      source: language of the sentences, as en, for such a config, or for a tokenizer with tokens of languages, as
+        en_XX of mBART, eng_Latn of NLLB.
       target: language to translate into.
 
     Raises:
@@ -255,7 +261,10 @@ def open_any_translator(
         raise FolderError(f"{name} is neither a run folder nor a checkpoint: it has no {CONFIG}")
     pretrained = open_checkpoint(name)
     require_use(pretrained, "text2text-generation")
-    before, settings = _task(pretrained, source, target) if prefix is None else (prefix, {})
+    if known := languages(tokenizer_of(pretrained)):
+        before, (pretrained, settings) = prefix or "", _between(pretrained, known, source, target)
+    else:
+        before, settings = _task(pretrained, source, target) if prefix is None else (prefix, {})
     translator = CheckpointTranslator(pretrained, before, settings)
     return translator, translator.search()
 
@@ -266,6 +275,38 @@ def translates(folder: Path) -> bool:
     return isinstance(evaluators, list) and any(
         isinstance(each, dict) and str(each.get("type")).endswith(":Translations") for each in evaluators
     )
+
+
+def _between(
+    pretrained: Pretrained, known: Mapping[str, str], source: str | None, target: str | None
+) -> tuple[Pretrained, dict[str, Any]]:
+    """Mark texts by the tokens that a tokenizer has for two languages; give the settings that make it write one.
+
+    Args:
+      known: tokens of languages by code.
+      source, target: None: as the checkpoint says, if it does.
+
+    Raises:
+      ValueError: a language that there is no token for, or none, where the checkpoint says none.
+    """
+    tokenizer, ids = pretrained.tokenizer, {}
+    for code, token in known.items():
+        ids[tokenizer.convert_tokens_to_ids(token)] = code
+    chosen = make_settings(pretrained.config, pretrained.generation, {})
+    begun = chosen.forced_bos_token_id, chosen.decoder_start_token_id
+    own = next((ids[token] for token in begun if token in ids), None)
+    if source is None and target is None and own is not None:
+        return pretrained, {}
+    config = tokenizer_config(tokenizer)
+    source, goal = source or config.get("src_lang"), target or own or config.get("tgt_lang")
+    if source is None or goal is None:
+        raise ValueError(
+            f"the checkpoint translates between {listed(known, 20)}: give two of them as --source-lang and "
+            f"--target-lang, got {source or 'no source'} to {goal or 'no target'}"
+        )
+    marked = between(tokenizer, source, goal, pretrained.config)
+    forced = {} if target is None and own else {"forced_bos_token_id": marked.convert_tokens_to_ids(known[goal])}
+    return replace(pretrained, tokenizer=marked), forced
 
 
 def _task(pretrained: Pretrained, source: str | None, target: str | None) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.proves("padding", "pooled heads of every family read no
 
 USUAL = {"bert", "gpt2", "mixtral", "vilt", "wav2vec2"}
 """Families that `make test` tries: of text, a decoder, experts, of text and images, of audio."""
-SHORT = {"longformer", "lxmert", "roberta"}
+SHORT = {"longformer", "lxmert", "mpnet", "roberta"}
 """Families whose golden checkpoints have few positions."""
 POOLS = (
     "every", "first", "last", "mean", "first and mean", "weighted", "attention", "max", "sum over root length",

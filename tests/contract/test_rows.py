@@ -15,9 +15,9 @@ from tests.contract.golden import GOLDEN, load
 
 RATES = ("attention_dropout", "activation_dropout", "branch_dropout", "dropout", "drop_path", "jitter")
 ROWS, PART = 5, jnp.array([3, 0, 4])
-COMPUTED = {"swin", "timesformer", "longformer", "big_bird", "mixtral"}
+COMPUTED = {"swin", "timesformer", "longformer", "led", "big_bird", "mixtral"}
 """Families whose sublayers lay rows out in another way than most; of the others `make test` tries the shapes alone."""
-SHORT = {"longformer", "lxmert", "roberta", "whisper"}
+SHORT = {"longformer", "lxmert", "mpnet", "roberta", "whisper"}
 """Families whose golden checkpoints have few positions."""
 
 pytestmark = pytest.mark.proves("dropout", "in parts of a batch as in the whole, in every family")

@@ -29,6 +29,8 @@ class Engine:
 
     def __init__(self, vocabulary: Mapping[str, int], unk: str, end: str | None = None):
         self._vocabulary, self._unk, self._end = dict(vocabulary), unk, end
+        self.begin: str | None = None
+        """The mark before a text, if there is one."""
         self._names = {id: token for token, id in self._vocabulary.items()}
         self._truncation: dict[str, Any] = {}
 
@@ -49,17 +51,17 @@ class Engine:
         return self._names.get(id)
 
     def num_special_tokens_to_add(self, is_pair: bool) -> int:
-        """Count what is added to a text: the end mark, if there is one.
+        """Count what is added to a text: the marks before and behind it, where there are any.
 
         Raises:
             ValueError: for a pair; these models read one text.
         """
         if is_pair:
             raise ValueError(f"{self.name} tokenizer reads single texts, got a pair")
-        return int(self._end is not None)
+        return int(self._end is not None) + int(self.begin is not None)
 
     def enable_truncation(self, max_length: int, direction: str) -> None:
-        """Cut each text so that it fits, end mark included."""
+        """Cut each text so that it fits, marks included."""
         self._truncation = {"max_length": max_length, "direction": direction}
 
     def no_truncation(self) -> None:
@@ -67,10 +69,11 @@ class Engine:
         self._truncation = {}
 
     def encode_batch_fast(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
-        """Turn texts into ids, each ended by the end mark."""
+        """Turn texts into ids, each between its marks."""
         if any(isinstance(text, tuple) for text in texts):
             self.num_special_tokens_to_add(True)
-        return [self._encode(text, self._end if add_special_tokens else None) for text in texts]
+        marks = ([self.begin], [self._end]) if add_special_tokens else ()
+        return [self._encode(text, *([mark for mark in side if mark is not None] for side in marks)) for text in texts]
 
     encode_batch = encode_batch_fast
 
@@ -85,12 +88,16 @@ class Engine:
     def _decode(self, row: Sequence[int], skip: bool) -> str:
         raise TypeError(f"{type(self).__name__} joins no tokens")
 
-    def _encode(self, text: str, end: str | None) -> Encoding:
+    def get_added_tokens_decoder(self) -> dict[int, Any]:
+        """Return the tokens beside the vocabulary, by id: there are none."""
+        return {}
+
+    def _encode(self, text: str, before: Sequence[str] = (), after: Sequence[str] = ()) -> Encoding:
         tokens = self.split(text)
         if self._truncation:
-            room = self._truncation["max_length"] - (end is not None)
+            room = self._truncation["max_length"] - len(before) - len(after)
             first = self._truncation["direction"] == "right"
             tokens = tokens[:room] if first else tokens[max(len(tokens) - room, 0) :]
-        tokens = tokens if end is None else [*tokens, end]
+        tokens = [*before, *tokens, *after]
         unk = self._vocabulary[self._unk]
         return Encoding([self._vocabulary.get(token, unk) for token in tokens], tokens)

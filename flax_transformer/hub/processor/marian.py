@@ -11,7 +11,7 @@ from typing import Any
 from flax_transformer.data.text.tokenizer import unreadable_is_value_error
 from flax_transformer.hub.processor.engine import Engine
 from flax_transformer.hub.processor.file import read_vocabulary
-from flax_transformer.hub.processor.kind import require_sentencepiece
+from flax_transformer.hub.processor.pieces import require_sentencepiece
 
 _LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 _SPACE = "▁"

@@ -343,7 +343,12 @@ def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any
     named = named_tokens(config, folder)
     special = {**kind.special, **{role: token and token.content for role, token in named.items()}}
     target, marian = None, "source.spm" in files and "tokenizer.json" not in files
-    if marian:
+    single = marian or kind.name == "m2m100"
+    if kind.name == "m2m100":
+        from flax_transformer.hub.processor.m2m100 import build_m2m100
+
+        engine = build_m2m100(files, folder, special, config)
+    elif marian:
         from flax_transformer.hub.processor.marian import build_marian
 
         engine, target = build_marian(files, folder, special)
@@ -361,7 +366,7 @@ def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any
         raise ValueError(f"{folder}: special tokens must be in the vocabulary, got {listed(map(repr, missing))}")
     options = {
         "files": files, "folder": folder, **ids,
-        "types": not marian and _reads_types(engine, config, kind),
+        "types": not single and _reads_types(engine, config, kind),
         "padding_side": read_side(config, "padding_side", kind.padding_side, folder),
         "truncation_side": read_side(config, "truncation_side", "right", folder),
         "model_max_length": read_max_length(config, folder),
