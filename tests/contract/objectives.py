@@ -26,6 +26,7 @@ from flax_transformer.objective import (
     AttentionRelations,
     AttentionScoreError,
     BatchStatistics,
+    ChoiceLoss,
     ContrastiveLoss,
     CoSENTLoss,
     CosineEmbedding,
@@ -47,6 +48,7 @@ from flax_transformer.objective import (
     PonderLoss,
     RouterLoss,
     SigmoidLoss,
+    SpanLoss,
     TokenLoss,
     TripletLoss,
 )
@@ -219,6 +221,12 @@ LAYERS = {**ROWS, "inputs": INPUTS, "teacher": {**TEACHER["teacher"], **HEADS, "
 ROUTED = ("balance", "router_z", "dropped")
 
 
+CHOICES = {"output": lambda self, hidden, key=None: (hidden @ self.w)[..., :1]}
+ASKED = {**ROWS, "inputs": {"x": SEEN, "lengths": (REAL * 3).astype(np.int32)}, "labels": LABELS[:, 0] % COUNTS}
+ENDS = np.stack([LABELS[:, 0] % COUNTS, LABELS[:, 1] % COUNTS], axis=1).astype(np.int32)
+SPANS = {"inputs": INPUTS, "labels": ENDS, "allowed": REAL > 0, "weights": ROWS["weights"]}
+
+
 def columns(count):
     """Make rows of some texts, of vectors already, with a label."""
     labels = np.array([0.1, 0.9, 0.5, 0.5, 0.2, 0.8, 0.3, 0.7], np.float32)
@@ -231,6 +239,7 @@ CASES = {
     "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),
     "CTCLoss of recordings without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
     "ContrastiveLoss": (ContrastiveLoss(), PAIRS, TEXTS),
+    "ChoiceLoss": (ChoiceLoss(), CHOICES, ASKED),
     "CoSENTLoss": (CoSENTLoss(), {}, columns(2)),
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
@@ -271,6 +280,7 @@ CASES = {
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
     "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
     "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
+    "SpanLoss": (SpanLoss(), {"output": lambda self, hidden, key=None: (hidden @ self.w)[..., :2]}, SPANS),
     "TokenLoss": (TokenLoss(label_smoothing=0.1), TOKENS, POSITIONS),
     "TripletLoss": (TripletLoss(margin=1.0), {}, columns(3)),
 }  # fmt: skip
