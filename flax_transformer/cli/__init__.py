@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
     from flax_transformer.cli.classify import classify
     from flax_transformer.cli.compress import compress
-    from flax_transformer.cli.documents import ask, index
+    from flax_transformer.cli.documents import ask, choose, index
     from flax_transformer.cli.embed import embed
     from flax_transformer.cli.image import caption, detect, search
     from flax_transformer.cli.launch import launch
@@ -35,20 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
     app = tyro.extras.SubcommandApp()
     measures = (presets, sharding, bench, bench_attention, bench_variants)
     runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
-    checkpoints = (
-        generate,
-        fill_mask,
-        classify,
-        caption,
-        ask,
-        detect,
-        search,
-        index,
-        transcribe,
-        embed,
-        answer,
-        convert,
-    )
+    texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
+    checkpoints = (*texts, caption, detect, transcribe, convert)
     for command in (*runs, *checkpoints, compress, plan, launch):
         app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from flax_transformer.cli.programs import keep_programs
-from flax_transformer.cli.read import Folder, put, read_lines
+from flax_transformer.cli.read import Folder, put, read_lines, read_passage
 
 Text = Annotated[str | None, tyro.conf.Positional]
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -195,12 +195,7 @@ def answer(
     from flax_transformer.task.question_answering import answer as run
 
     keep_programs()
-    if (context is None) == (file is None):
-        raise ValueError("the passage is given by either --context or --file")
-    try:
-        passage = file.read_text(encoding="utf-8") if context is None else context
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be text in UTF-8: {error}") from error
+    passage = read_passage(context, file)
     if n_best < 1:
         raise ValueError(f"n-best must be at least 1, got {n_best}")
     options = AnswerConfig(n_best=max(n_best, 20), max_answer_length=max_answer_length, threshold=no_answer_threshold)

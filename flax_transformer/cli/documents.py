@@ -1,4 +1,4 @@
-"""Commands on documents: `index`, and `ask`, of documents and of images."""
+"""Commands on documents: `index`, `choose`, and `ask`, of documents and of images."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -175,3 +175,35 @@ def _ask_image(checkpoint: str, asked: tuple[str, ...], top: int, revision: str 
         lines = [f"{each.probability:.4f}\t{each.name}" for each in answers[:top]]
         record = {"file": image, "question": question, "answers": list(map(asdict, answers[:top]))}
         put(record, *title, *lines, jsonl=jsonl)
+
+
+def choose(
+    checkpoint: Folder,
+    answers: Asked,
+    /,
+    question: str = "",
+    context: str | None = None,
+    file: Path | None = None,
+    jsonl: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Choose among answers to a question about a text: probability and answer, the most probable first.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model for multiple choice.
+      answers: Two or more.
+      question: What is asked, where the text does not say.
+      context: The text, or a dialogue.
+      file: The file that holds it.
+      jsonl: Print a JSON object instead.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.cli.read import read_passage
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.multiple_choice import choose_answer
+
+    keep_programs()
+    text = read_passage(context, file)
+    found = choose_answer(open_checkpoint(checkpoint, revision=revision), text, question, answers)
+    lines = [f"{each.probability:.4f}\t{each.name}" for each in found]
+    put({"question": question, "answers": list(map(asdict, found))}, *lines, jsonl=jsonl)

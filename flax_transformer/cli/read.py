@@ -35,6 +35,20 @@ def read_lines(path: Path | None = None) -> list[str]:
     return texts
 
 
+def read_passage(context: str | None, file: Path | None) -> str:
+    """Return a passage that is given, or read it from a file.
+
+    Raises:
+      ValueError: both, neither, or a file that is not UTF-8.
+    """
+    if (context is None) == (file is None):
+        raise ValueError("the passage is given by either --context or --file")
+    try:
+        return file.read_text(encoding="utf-8") if context is None else context
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be text in UTF-8: {error}") from error
+
+
 def put(record: Mapping[str, Any], *lines: str, jsonl: bool) -> None:
     """Print a result at once: the record as a line of JSON, or lines for people."""
     text = json.dumps(record, ensure_ascii=False) if jsonl else "\n".join(lines)

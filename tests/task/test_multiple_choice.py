@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from flax_transformer import hub
 from flax_transformer.data.text.choice import ChoiceData, Choices, made_up_choices, read_choices
 from flax_transformer.task.multiple_choice import AnswerChoices, ChoiceRows, choice_example, choose_answer
 from tests.task.reading import checkpoint
@@ -98,3 +99,14 @@ def test_made_up_dialogues_say_the_answer():
         assert each.answers[each.label] in each.context
         assert len(set(each.answers)) == 4
     assert AnswerChoices(length=64).positions == 64
+
+
+def test_the_command_prints_answers_the_best_first(tmp_path, run):
+    model = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh")
+    hub.save(model, tmp_path)
+    code, out, err = run("choose", tmp_path, "nu", "xi mu", "--question", "what", "--context", "alpha beta")
+    assert (code, err) == (0, "")
+    found = choose_answer(model, "alpha beta", "what", ["nu", "xi mu"])
+    assert out.splitlines() == [f"{each.probability:.4f}\t{each.name}" for each in found]
+    code, _, err = run("choose", tmp_path, "nu", "xi mu")
+    assert (code, err.strip()) == (1, "error: the passage is given by either --context or --file")
