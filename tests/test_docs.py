@@ -26,6 +26,9 @@ PAGES = (
     "video",
 )
 
+GUIDES = ("retrieval",)
+"""Pages of which some sections are programs."""
+
 
 def parts(page: str) -> tuple[str, dict[str, str]]:
     """Split a page into what stands before its sections, and the sections by title."""
@@ -34,11 +37,12 @@ def parts(page: str) -> tuple[str, dict[str, str]]:
     return introduction, {section.partition("\n")[0]: section for section in sections}
 
 
-SECTIONS = [(page, title) for page in PAGES for title in parts(page)[1]]
-
-
 def blocks(text: str, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+SECTIONS = [(page, title) for page in PAGES for title in parts(page)[1]]
+SECTIONS += [(page, title) for page in GUIDES for title, section in parts(page)[1].items() if blocks(section)]
 
 
 def program(page: str, title: str) -> str:
