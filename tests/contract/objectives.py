@@ -218,6 +218,7 @@ MASKED = {**PLACES, "teacher": {"logits": draw.normal(size=(B, M, E)).astype(np.
 LAYERS = {**ROWS, "inputs": INPUTS, "teacher": {**TEACHER["teacher"], **HEADS, "hidden_states": STATES}}
 ROUTED = ("balance", "router_z", "dropped")
 
+
 def columns(count):
     """Make rows of some texts, of vectors already, with a label."""
     labels = np.array([0.1, 0.9, 0.5, 0.5, 0.2, 0.8, 0.3, 0.7], np.float32)
