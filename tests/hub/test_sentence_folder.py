@@ -17,6 +17,8 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.sentence import DenseConfig, sentence_encoder
 from flax_transformer.nn import EmbeddingConfig, transformer_block, with_fields
 
+pytestmark = pytest.mark.proves("sentence", "weights", "both ways")
+
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
         vocab=33, embed=8, position="learned", max_length=16, types=2, norm=1e-12, scaled=False, init_std=0.5

@@ -17,7 +17,7 @@ modules = pytest.importorskip("sentence_transformers.sentence_transformer.module
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves("sentence embeddings", "parity", "every pool, dense layers, prompts, cuts; and written back"),
+    pytest.mark.proves("sentence", "parity", "every pool, dense layers, prompts, cuts; and written back"),
 ]
 
 V = 40
