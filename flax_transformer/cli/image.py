@@ -160,15 +160,17 @@ def search(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find images of a folder by a text, or by an image: cosine and file, separated by a tab, the best first.
+    """Find images of a folder by a text, or by an image, or lines of texts by a text: cosine and file, or cosine, file,
+    number of the line and the line, separated by tabs, the best first.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts.
-      query: What is to be seen, or the file of an image that others are to be like.
-      folder: Images, also those of folders in it.
-      top: Images at most.
-      index: File that keeps what the model makes of the images; .embeddings.npz in the folder by default.
-      jsonl: Print a JSON object for each image instead: file and score.
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts, or of a sentence
+        encoder, which searches for lines.
+      query: What is to be seen, or the file of an image that others are to be like; or a text.
+      folder: Images, also those of folders in it; or a text file, or a folder of them.
+      top: Images or lines at most.
+      index: File that keeps what the model makes of them; .embeddings.npz in the folder by default.
+      jsonl: Print a JSON object for each instead: file and score, line and text.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.checkpoint import open_checkpoint
@@ -176,6 +178,13 @@ def search(
 
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
+    if "sentence-similarity" in pretrained.architecture.uses:
+        from flax_transformer.task.line_search import search_lines
+
+        for hit in search_lines(pretrained, query, folder, top=top, index=index):
+            row = f"{hit.score:.4f}\t{hit.file}\t{hit.line}\t{hit.text}"
+            put({"file": str(hit.file), "line": hit.line, "text": hit.text, "score": hit.score}, row, jsonl=jsonl)
+        return
     with Refused() as refuse:
         for hit in run(pretrained, query, folder, top=top, index=index, refuse=refuse):
             put({"file": str(hit.file), "score": hit.score}, f"{hit.score:.4f}\t{hit.file}", jsonl=jsonl)

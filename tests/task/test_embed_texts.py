@@ -15,6 +15,7 @@ from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.embedding import embed
+from flax_transformer.task.line_search import search_lines
 from flax_transformer.task.sentence_embedding import batches, resolve_prompt, width_of
 from flax_transformer.task.sentence_similarity import correlations
 from flax_transformer.task.zero_shot import choose_among
@@ -83,6 +84,34 @@ def test_commands_embed_and_choose(folder, pretrained, run):
     assert (code, [line.split("\t")[1] for line in out.splitlines()]) == (0, [best.name, other.name])
     code, _, said = run("classify", folder, "a b", "--several")
     assert (code, "template and several are of texts that are classified by --among" in said) == (1, True)
+
+
+def test_lines_are_found_and_their_vectors_kept(folder, pretrained, run, tmp_path, monkeypatch):
+    from flax_transformer.task import line_search
+
+    lines = ["one two", "three", "", "four five six", "one two"]
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(lines))
+    code, out, said = run("search", folder, "three", file, "--top", "3")
+    assert (code, said) == (0, "")
+    texts = [line for line in lines if line]
+    expected = embed(pretrained, texts, prompt="passage") @ embed(pretrained, ["three"], prompt="query")[0]
+    rows = [row.split("\t") for row in out.splitlines()]
+    assert [float(row[0]) for row in rows] == pytest.approx(sorted(expected, reverse=True)[:3], abs=1e-4)
+    assert all(lines[int(row[2]) - 1] == row[3] for row in rows)
+    made = []
+    inner = line_search.embed_sentences
+    monkeypatch.setattr(line_search, "embed_sentences", lambda p, t, prompt: made.extend(t) or inner(p, t, prompt))
+    file.write_text("\n".join([*lines, "seven"]))
+    search_lines(pretrained, "three", file)
+    assert made == ["seven", "three"]
+    assert {hit.text for hit in search_lines(pretrained, "seven", tmp_path)} == {*texts, "seven"}
+    for query, where, rule in (
+        (" ", file, "a text to search by must not be empty"), ("a", tmp_path / "none", "there is none"),
+        ("a", folder / "1_Pooling", "must have lines of text, got none"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, FileNotFoundError), match=rule):
+            search_lines(pretrained, query, where)
 
 
 def test_classes_are_told_by_cosines_with_the_template(pretrained):
