@@ -79,7 +79,9 @@ def test_several_texts_a_row_are_those_alone():
 def test_a_prompt_that_is_not_pooled_changes_what_is():
     pretrained = made("another order")
     inputs = {"input_ids": IDS, "attention_mask": MASK}
-    whole, without = (pretrained(**inputs, **given).sentence_embedding for given in ({}, {"prompt_length": 2}))
+    whole, without = (
+        pretrained(**inputs, **given).sentence_embedding for given in ({}, {"prompt_length": jnp.int32(2)})
+    )
     states = pretrained(**inputs).last_hidden_state
     np.testing.assert_allclose(without[0, :8], states[0, 2:].mean(0), atol=1e-6)
     np.testing.assert_allclose(without[1, 8:], states[1, 2], atol=1e-6)
