@@ -19,6 +19,8 @@ def classify(
     /,
     pair: bool = False,
     among: tuple[str, ...] = (),
+    template: str | None = None,
+    several: bool = False,
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
@@ -31,7 +33,10 @@ def classify(
       texts: Texts to classify, or files of images, videos (folders of frames, or video files) or recordings; without
         them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
-      among: Texts to choose among, for a checkpoint that matches images and texts, in place of classes.
+      among: Texts to choose among in place of classes: for images by a checkpoint that matches images and texts, for
+        texts by a sentence encoder, or by a classifier with a class called entailment.
+      template: What a class of texts is put into, with {} where it stands: "This example is {}." by default.
+      several: Whether a text may be of several of those: each has a probability of its own, by entailment.
       jsonl: Print a JSON object for each instead: the text or file, and all labels, or words with theirs.
       revision: Branch, tag or commit of a hub id.
     """
@@ -46,6 +51,12 @@ def classify(
     lines, seconds = _pairs(lines, by_tabs=not texts) if pair else (lines, None)
     pretrained = open_checkpoint(checkpoint, revision=revision)
     reads = pretrained.architecture.inputs.reads
+    if (template is not None or several) and not (among and reads == ("text",)):
+        raise ValueError("template and several are of texts that are classified by --among")
+    if among and reads == ("text",):
+        if pair:
+            raise ValueError("texts are chosen for one by one, got pair and among")
+        return _choose_for_texts(pretrained, lines, among, template, several=several, jsonl=jsonl)
     if among or {"images", "videos", "audio"} & {*reads}:
         if pair:
             raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
@@ -71,6 +82,19 @@ def _pairs(lines: list[str], *, by_tabs: bool) -> tuple[list[str], list[str]]:
         raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
     firsts, seconds = ([parts[i] for parts in split] for i in (0, 1))
     return firsts, seconds
+
+
+def _choose_for_texts(
+    pretrained, lines: list[str], among: tuple[str, ...], template: str | None, *, several: bool, jsonl: bool
+) -> None:
+    """Classify texts into classes that are given."""
+    from flax_transformer.task.zero_shot import TEMPLATE, choose_among
+
+    results = choose_among(
+        pretrained, lines, among, template=TEMPLATE if template is None else template, several=several
+    )
+    for line, labels in zip(lines, results, strict=True):
+        _put_labels({"text": line}, labels, alone=len(lines) == 1, jsonl=jsonl)
 
 
 def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jsonl: bool) -> None:

@@ -128,18 +128,20 @@ def search(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find images of a folder by a text, or by an image, or passages of an index: score and file, separated by a tab.
+    """Find images of a folder by a text, or by an image, passages of an index, or lines of texts: the best first.
 
-    The best come first. After the file of a passage are its place, by characters, and, after a tab, its text.
+    Of images cosine and file are separated by a tab; of passages the score, the document and its characters, and the
+    text; of lines the cosine, the file, the number of the line and the line.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts, or that the
-        index of texts was made by.
+      checkpoint: Hugging Face folder, hub id, or run folder: of a model that matches images and texts, of what the index
+        was made by, or of a sentence encoder, which searches for lines.
       query: What is to be found, or the file of an image that others are to be like.
-      folder: Images, also those of folders in it, or an index of texts that `index` wrote.
-      top: Images or passages at most.
-      by: Of texts: the cosine of vectors, BM25 of words, or the ranks of both.
-      index: File that keeps what the model makes of the images; .embeddings.npz in the folder by default.
+      folder: Images, also those of folders in it; an index of texts that `index` wrote; a text file, or a folder of
+        them.
+      top: Images, passages or lines at most.
+      by: Of an index: the cosine of vectors, BM25 of words, or the ranks of both.
+      index: File that keeps what the model makes of images or lines; .embeddings.npz in the folder by default.
       jsonl: Print a JSON object for each instead.
       revision: Branch, tag or commit of a hub id.
     """
@@ -157,6 +159,13 @@ def search(
             put({"score": each.score, **asdict(part)}, line, jsonl=jsonl)
         return
     pretrained = open_checkpoint(checkpoint, revision=revision)
+    if "sentence-similarity" in pretrained.architecture.uses:
+        from flax_transformer.task.line_search import search_lines
+
+        for hit in search_lines(pretrained, query, folder, top=top, index=index):
+            row = f"{hit.score:.4f}\t{hit.file}\t{hit.line}\t{hit.text}"
+            put({"file": str(hit.file), "line": hit.line, "text": hit.text, "score": hit.score}, row, jsonl=jsonl)
+        return
     with Refused() as refuse:
         for hit in run(pretrained, query, folder, top=top, index=index, refuse=refuse):
             put({"file": str(hit.file), "score": hit.score}, f"{hit.score:.4f}\t{hit.file}", jsonl=jsonl)

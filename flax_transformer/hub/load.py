@@ -88,7 +88,7 @@ def load(
     lenient: Lenient | None = None,
     **theirs: Any,
 ) -> Pretrained:
-    """Load a Hugging Face checkpoint from a folder or the hub, or an Orbax folder made of one.
+    """Load a Hugging Face checkpoint from a folder or the hub, one of sentence-transformers, or an Orbax folder.
 
     Shards are memory-mapped, and every parameter goes straight to the devices that keep it.
 
@@ -241,7 +241,8 @@ def _named(file: Path) -> Iterator[None]:
 
 
 def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
-    """Write config.json, safetensors and tokenizer files that `transformers` opens, with the names it uses itself.
+    """Write config.json, safetensors and tokenizer files that `transformers` opens, with the names it uses itself; of a
+    sentence encoder the folders of its modules too, as sentence-transformers opens them.
 
     Files are complete before they appear in the folder.
 

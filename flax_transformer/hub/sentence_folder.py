@@ -164,7 +164,7 @@ def lengths_of(fields: Mapping[str, Any]) -> Lengths:
     return Lengths(said.integer("max_seq_length", None), said.flag("do_lower_case", False))
 
 
-def written(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def written(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the files of JSON of a sentence encoder, by path, and where its tensors are.
 
     Returns:

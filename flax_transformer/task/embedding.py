@@ -5,7 +5,7 @@ Axes: B images or texts, C channels, H W height and width, T positions, D width.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ def indexed(
     if not files:
         raise ValueError(f"{root} must have images, got none")
     stamps = {path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
-    model, known = checkpoint_digest(pretrained), _read(index)
+    model, known = checkpoint_name(pretrained), read_vectors(index)
     if known is not None and known[0] != model:
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
@@ -147,26 +147,31 @@ def indexed(
         raise ValueError(f"{root} must have images that can be read, got none")
     vectors = np.stack([kept[name] for name in stamps])
     if {*stamps} & {*fresh} or known is None or len(known[1]) != len(stamps):
-        said = json.dumps({"model": model, "pictures": list(stamps.items())})
-        part = index.with_name(f"{index.name}.part")
-        with part.open("wb") as file:
-            np.savez(file, said=np.frombuffer(said.encode(), np.uint8), vectors=vectors)
-        part.replace(index)
+        write_vectors(index, model, stamps, vectors)
     return list(stamps), vectors
+
+
+def write_vectors(index: Path, model: str, stamps: Mapping[str, list[int]], vectors: Float[np.ndarray, "N E"]) -> None:
+    """Keep vectors by the name of each, with what it takes to tell whether one is still right."""
+    said = json.dumps({"model": model, "pictures": list(stamps.items())})
+    part = index.with_name(f"{index.name}.part")
+    with part.open("wb") as file:
+        np.savez(file, said=np.frombuffer(said.encode(), np.uint8), vectors=vectors)
+    part.replace(index)
 
 
 def _is_shown(path: Path) -> bool:
     return is_image_name(path.name) and not any(part.startswith(".") for part in path.parts)
 
 
-def checkpoint_digest(pretrained: Pretrained) -> str:
+def checkpoint_name(pretrained: Pretrained) -> str:
     """Name a checkpoint by all that its vectors depend on."""
     leaves = (np.atleast_1d(leaf).view(np.uint8) for leaf in jax.tree.leaves(pretrained.model))
     seen = "" if pretrained.processor is None else json.dumps(pretrained.processor.config, sort_keys=True, default=str)
     return digest(pretrained.config.text, seen, *leaves)
 
 
-def _read(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | None:
+def read_vectors(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | None:
     """Read what is kept; None where there is nothing.
 
     Raises:

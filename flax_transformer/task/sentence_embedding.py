@@ -112,7 +112,9 @@ def width_of(length: int) -> int:
     return next((width for width in WIDTHS if length <= width), -(-length // WIDTHS[-1]) * WIDTHS[-1])
 
 
-def batches(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[tuple[Int[np.ndarray, " B"], int]]:
+def batches(
+    lengths: Sequence[int] | Int[np.ndarray, " N"], tokens: int = TOKENS
+) -> Iterator[tuple[Int[np.ndarray, " B"], int]]:
     """Share texts out to batches, the shortest first: their numbers, and how wide each batch is.
 
     A batch of one width has as many rows as its tokens allow. Those that are left over of a width go to the next one;

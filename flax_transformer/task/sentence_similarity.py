@@ -102,7 +102,7 @@ class TextRows:
     def _held(self, table: Table, batches: Callable[[], Iterable[Arrays]]) -> HeldMatches:
         texts = table["texts"]
         given = {
-            "sides": ("first texts", "second texts"),
+            "sides": ("queries", "passages"),
             "first": partial(_column, batches, 0),
             "second": partial(_column, batches, 1),
             "belong": np.eye(len(texts), dtype=bool),

@@ -24,7 +24,7 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.sentence_folder import prompts_of
 from flax_transformer.ops.nearest import nearest, round_vectors
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
-from flax_transformer.task.embedding import Pooling, checkpoint_digest, embed
+from flax_transformer.task.embedding import Pooling, checkpoint_name, embed
 from flax_transformer.task.lexical import Lexical
 from flax_transformer.task.sentence_embedding import is_sentence_encoder
 
@@ -182,7 +182,7 @@ def embed_passages(
             progress(first + len(texts), len(passages))
     vectors = jnp.asarray(np.concatenate(blocks))
     kept = vectors if config.kind == "float32" else jax.jit(round_vectors)(vectors)
-    return TextIndex(passages, kept, config, checkpoint_digest(pretrained), name)
+    return TextIndex(passages, kept, config, checkpoint_name(pretrained), name)
 
 
 def index_words(
@@ -261,7 +261,7 @@ def search_index(
         return [_found(index, ranked, top) for ranked in _by_words(index, queries, top)]
     if not index.model:
         raise ValueError(f"the index has no vectors, it is searched by words, got by={by}")
-    if pretrained is None or checkpoint_digest(pretrained) != index.model:
+    if pretrained is None or checkpoint_name(pretrained) != index.model:
         raise ValueError(f"the index has the vectors of {index.name or 'a checkpoint'}, it is searched by another")
     deep = top if by == "vectors" else max(top, DEEP)
     vectors = _by_vectors(index, pretrained, queries, deep)

@@ -17,6 +17,8 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.sentence import DenseConfig, sentence_encoder
 from flax_transformer.nn import EmbeddingConfig, transformer_block, with_fields
 
+pytestmark = pytest.mark.proves("sentence", "weights", "both ways")
+
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
         vocab=33, embed=8, position="learned", max_length=16, types=2, norm=1e-12, scaled=False, init_std=0.5
@@ -77,7 +79,9 @@ def test_several_texts_a_row_are_those_alone():
 def test_a_prompt_that_is_not_pooled_changes_what_is():
     pretrained = made("another order")
     inputs = {"input_ids": IDS, "attention_mask": MASK}
-    whole, without = (pretrained(**inputs, **given).sentence_embedding for given in ({}, {"prompt_length": 2}))
+    whole, without = (
+        pretrained(**inputs, **given).sentence_embedding for given in ({}, {"prompt_length": jnp.int32(2)})
+    )
     states = pretrained(**inputs).last_hidden_state
     np.testing.assert_allclose(without[0, :8], states[0, 2:].mean(0), atol=1e-6)
     np.testing.assert_allclose(without[1, 8:], states[1, 2], atol=1e-6)

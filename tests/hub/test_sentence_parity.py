@@ -17,7 +17,7 @@ modules = pytest.importorskip("sentence_transformers.sentence_transformer.module
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves("sentence embeddings", "parity", "every pool, dense layers, prompts, cuts; and written back"),
+    pytest.mark.proves("sentence", "parity", "every pool, dense layers, prompts, cuts; and written back"),
 ]
 
 V = 40
@@ -35,6 +35,9 @@ BACKBONES = {
             vocab_size=V, dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=48, pad_token_id=3,
             initializer_range=0.3,
         )
+    ),
+    "t5": lambda: transformers.T5EncoderModel(
+        transformers.T5Config(vocab_size=V, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=3)
     ),
     "mistral": lambda: transformers.MistralModel(transformers.MistralConfig(**CAUSAL)),
     "qwen3": lambda: transformers.Qwen3Model(transformers.Qwen3Config(**CAUSAL)),
@@ -54,7 +57,7 @@ def made(tmp_path, backbone="bert", *, pools=("mean",), layers=(), most=None, lo
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(inner)
-    marks = "<s> $A </s>" if backbone not in ("mistral", "qwen3") else "$A </s>"
+    marks = "<s> $A </s>" if backbone not in ("t5", "mistral", "qwen3") else "$A </s>"
     for name, text in tokenizer_files(marks, padding_side=side, model_max_length=40).items():
         (inner / name).write_text(text)
     transformer = modules.Transformer(str(inner), max_seq_length=most, do_lower_case=lower)

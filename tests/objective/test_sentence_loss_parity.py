@@ -18,7 +18,7 @@ losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses"
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves("sentence embeddings", "train", "losses and gradients of sentence-transformers"),
+    pytest.mark.proves("sentence", "train", "losses and gradients of sentence-transformers"),
 ]
 
 B, E = 6, 8

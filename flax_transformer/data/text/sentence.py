@@ -31,11 +31,15 @@ class SentenceData:
     """
 
     root: str = ""
+    """The folder; empty: there is none."""
     scored: bool = False
     """Whether lines end with a number that says how alike their two texts are."""
     train: str = "train"
+    """Name of the training file, without its suffix."""
     validation: str = "dev"
+    """Name of the validation file."""
     test: str = "test"
+    """Name of the test file."""
 
     def read(self, split: str) -> Table:
         """Read the `train`, `validation` or `test` rows: `texts`, a tuple each, and `label`, 1 where there is no score.
