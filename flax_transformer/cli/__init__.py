@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
+    from flax_transformer.cli.summarise import summarise
     from flax_transformer.cli.trust import reads_runs
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     measures = (presets, sharding, bench, bench_attention, bench_variants)
-    runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
+    runs = (translate, summarise, evaluate, distil, show, *measures, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, compress, plan, launch):
         app.command(command if command in (*measures, plan, launch) else reads_runs(command))

@@ -42,7 +42,7 @@ def rouge_f(
         )
     if not all(references):
         raise ValueError(
-            f"every summary must have a reference, that of number {list(map(bool, references)).index(0)} has none"
+            f"every summary must have a reference, that of number {[*map(bool, references)].index(False)} has none"
         )
     scorer = rouge_scorer(stemmer=stemmer)
     found = [scorer.score_multi(list(each), summary) for summary, each in zip(summaries, references, strict=True)]

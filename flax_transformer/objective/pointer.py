@@ -37,3 +37,9 @@ class PointerLoss(TokenLoss):
             repeated = coverage_loss(states.attention, batch["weights"])
             total, metrics = total + self.coverage * repeated, {**metrics, "coverage": repeated}
         return total, metrics
+
+    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Sum the loss, the plain cross-entropy that perplexity is made of, and p_gen."""
+        known = own_tables(model)
+        generated = self.scores(known, self.hidden(known, batch, None), batch)[2]
+        return {**super().held_out(model, batch), "p_gen": generated}

@@ -250,7 +250,7 @@ class Extracts(Evaluator):
         for name, each in table.items():
             metrics |= {f"{_key(name)}_{kind}": value for kind, value in each.items()} if name != "the model" else {}
         samples = [
-            {"source": "\n".join(sentences), "target": target, "hypothesis": text}
+            {"source": "\n".join(sentences), "target": target, "hypothesis": text, "copied": True}
             for sentences, target, text in zip(held.sentences, held.table["summary"], texts["the model"], strict=True)
         ]
         lines = [line for each in samples[:: max(len(samples) // self.count, 1)][: self.count] for line in (

@@ -282,7 +282,7 @@ class Rouge(Evaluator):
             metrics |= {f"{name}_best": value for name, value in several.items()}
         samples = [
             {
-                "source": source, "target": target, "hypothesis": text,
+                "source": source, "target": target, "hypothesis": text, "copied": True,
                 "tokens": each.tokens, "logprobs": each.logprobs, "score": each.score,
             }
             for source, target, text, each in zip(held.sources, table["summary"], texts, found, strict=True)

@@ -40,6 +40,7 @@ from flax_transformer.objective import (
     MatchLoss,
     Objective,
     ObjectiveWrapper,
+    PointerLoss,
     PonderLoss,
     RouterLoss,
     SigmoidLoss,
@@ -156,6 +157,17 @@ GUESSED = {
 }
 
 
+def points(self, source, target, lengths=None, key=None):
+    hidden = source + target[..., None] / E
+    return SimpleNamespace(states=hidden, attention=jax.nn.softmax((hidden @ self.w)[..., :E], axis=-1))
+
+
+POINTS = {
+    "hidden_states": points,
+    "output": lambda self, hidden, key=None: Scores((hidden.states @ self.w)[..., :E]),
+}
+
+
 class Normalised(nnx.Module):
     """A batch normalisation, and classes."""
 
@@ -247,6 +259,7 @@ CASES = {
     "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),
     "MaskedLoss of tokens alone": (MaskedLoss(), TOKENS, {k: v for k, v in PLACES.items() if k != "next_sentence"}),
     "MatchLoss": (MatchLoss(weight=0.5), PAIRS, TEXTS),
+    "PointerLoss": (PointerLoss(coverage=0.5), POINTS, TARGETS),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
