@@ -194,18 +194,17 @@ def sentence_scores(
       collate: lays out rows as a batch.
       batch: rows of a batch.
     """
-    scores = [np.zeros(sum(len(row.sentences) for row in rows)) for rows in documents]
-    flat = [(number, row) for number, rows in enumerate(documents) for row in rows]
-    flat.sort(key=lambda each: len(each[1].tokens))  # rows of like length together
+    unique = {(*row.tokens, -1, *row.types): row for rows in documents for row in rows}  # queries share a meeting
+    flat = sorted(unique.items(), key=lambda each: len(each[1].tokens))  # rows of like length together
+    odds = {}
     for first in range(0, len(flat), batch):
         part = flat[first : first + batch]
         rows = [labelled(row, [0] * len(row.marks)) for _, row in part]
         logits = np.asarray(run(collate([*rows, *[None] * (batch - len(rows))])["inputs"]), np.float32)
-        for (number, row), each in zip(part, logits, strict=False):
-            odds = each[row.marks, 1] - each[row.marks, 0]
-            check_finite("scores of sentences", odds)
-            scores[number][row.sentences] = odds
-    return scores
+        for (key, row), each in zip(part, logits, strict=False):
+            odds[key] = each[row.marks, 1] - each[row.marks, 0]
+            check_finite("scores of sentences", odds[key])
+    return [np.concatenate([np.zeros(0), *(odds[(*row.tokens, -1, *row.types)] for row in rows)]) for rows in documents]
 
 
 @jax.jit

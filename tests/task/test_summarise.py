@@ -18,6 +18,7 @@ from flax_transformer.task.summarisation import Rouge, Summaries, SummarySearch,
 from flax_transformer.task.summariser import open_summariser, summarises
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
+from tests.task.checkpoints import checkpoint
 from tests.task.test_classify_images import experiments
 from tests.task.test_story_run import records
 
@@ -78,7 +79,7 @@ def test_a_run_is_scored_and_reported(finished):
     for kind in ("rouge1", "rouge2", "rougeL"):
         assert 0 <= test[f"{kind}_low"] <= test[kind] <= test[f"{kind}_high"] <= 100
     more = {
-        "abstract": ("rouge1_best", "p_gen", "coverage"),
+        "abstract": ("rouge1_best", "p_gen"),
         "extract": ("lead_rouge1", "textrank_rouge1", "oracle_rouge1"),
     }
     assert all(np.isfinite(test[each]) for each in more[name])
@@ -172,3 +173,29 @@ def test_options_that_do_not_fit_are_refused():
         Extracts(sentences=0)
     with pytest.raises(ValueError, match="coverage must not be negative"):
         PointerLoss(coverage=-1.0)
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_a_checkpoint_is_tuned_and_used(kind, root, tmp_path, run):
+    recipe = experiments("summarise")["finetune"]
+    recipe = replace(
+        recipe,
+        init=str(checkpoint(kind, tmp_path / "checkpoint")),
+        data=Documents(root=str(root)),
+        examples=replace(
+            recipe.examples, prefix="sum " * (kind == "t5"), source_length=24, target_length=16, tokens=192
+        ),
+        evaluators=(Rouge(search=SummarySearch(beams=2, longest=12, batch=8)),),
+        optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="constant")),
+        train=TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2),
+    )
+    train(recipe, tmp_path / "run")
+    (tmp_path / "one.txt").write_text("the moon and the river " * 30)
+    code, out, err = run("summarise", tmp_path / "run", tmp_path / "one.txt", "--jsonl")
+    assert (code, json.loads(out)["cut"]) == (0, True), err
+    code, out, err = run("summarise", tmp_path / "run/export", tmp_path / "one.txt", "--jsonl")
+    assert (code, json.loads(out)["cut"]) == (0, True), err  # BART by its positions, T5 by the usual number of tokens
+    code, out, err = run("evaluate", tmp_path / "run/export", root)
+    assert code == 0, err
+    assert json.loads(out)["documents"] == 6
