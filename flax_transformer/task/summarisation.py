@@ -279,7 +279,7 @@ class Rouge(Evaluator):
         metrics = {**tested(finished.objective, finished.model, opened.test()), **scores["its summary"]}
         if any(len(each) > 1 for each in table["references"]):
             scores["best of all references"] = several = score_summaries(texts, table["references"])
-            metrics |= {f"{name}_best": value for name, value in several.items()}
+            metrics |= {f"best_{name}": value for name, value in several.items()}
         samples = [
             {
                 "source": source, "target": target, "hypothesis": text, "copied": True,

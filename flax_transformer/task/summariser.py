@@ -242,5 +242,5 @@ def measure_summaries(
     scores: dict[str, Any] = score_summaries(texts, [[each] for each in table["summary"]])
     if any(len(each) > 1 for each in table["references"]):
         best = score_summaries(texts, table["references"])
-        scores |= {f"{kind}_best": value for kind, value in best.items()}
+        scores |= {f"best_{kind}": value for kind, value in best.items()}
     return {**scores, "documents": len(texts), "cut": sum(each.cut for each in found if each is not None)}

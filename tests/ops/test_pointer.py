@@ -27,7 +27,7 @@ def softmax(x):
 @pytest.fixture(scope="module")
 def given():
     draw = np.random.default_rng(0)
-    return {
+    found = {
         "attention": softmax(draw.normal(size=(B, T, S))).astype(np.float32),
         "source": draw.integers(0, V - 1, (B, S)).astype(np.int32),  # the last token is in no source
         "gate": draw.normal(size=(B, T)).astype(np.float32),
@@ -36,10 +36,12 @@ def given():
         "labels": np.array([[0, 6, 2], [1, 1, 6]], np.int32),
         "weights": np.array([[1, 1, 0], [1, 0.5, 1]], np.float32),
     }
+    return {name: jnp.asarray(value) for name, value in found.items()}
 
 
 def mixture(given):
     """Return the probabilities of all tokens, token by token."""
+    given = {name: np.asarray(value) for name, value in given.items()}
     found = np.zeros((B, T, V))
     for row in range(B):
         for t in range(T):
@@ -98,10 +100,12 @@ def test_a_label_that_is_not_in_the_source_has_finite_gradients(given):
 
 
 def test_coverage_is_what_is_attended_to_again(given):
-    expected = 0.0
+    expected, given = 0.0, {name: np.asarray(value) for name, value in given.items()}
     for row in range(B):
         before = np.zeros(S)
         for t in range(T):
             expected += given["weights"][row, t] * np.minimum(given["attention"][row, t], before).sum()
             before += given["attention"][row, t]
-    np.testing.assert_allclose(coverage_loss(given["attention"], given["weights"]), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        coverage_loss(*map(jnp.asarray, (given["attention"], given["weights"]))), expected, rtol=1e-5
+    )

@@ -79,7 +79,7 @@ def test_a_run_is_scored_and_reported(finished):
     for kind in ("rouge1", "rouge2", "rougeL"):
         assert 0 <= test[f"{kind}_low"] <= test[kind] <= test[f"{kind}_high"] <= 100
     more = {
-        "abstract": ("rouge1_best", "p_gen"),
+        "abstract": ("best_rouge1", "p_gen"),
         "extract": ("lead_rouge1", "textrank_rouge1", "oracle_rouge1"),
     }
     assert all(np.isfinite(test[each]) for each in more[name])

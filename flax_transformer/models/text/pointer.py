@@ -25,6 +25,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.pointer import TINY, copy_log_probability, copy_probabilities, mix, pointer_cross_entropy
+from flax_transformer.ops.split_keys import split_keys
 
 HIDDEN = -1e9
 """Score of a source position that is padding: finite, so that an empty row gives numbers."""
@@ -178,6 +179,18 @@ class PointerGenerator(Seq2Seq):
         """Compute the decoder's hidden states, and where they point; arguments as `Seq2Seq.decode`'s."""
         hidden = super().decode(target, memory.memory, lengths, mask=mask, key=key)
         return self._point(hidden, self.copy_key(memory.memory), memory, source_mask(lengths))
+
+    def hidden_states(
+        self,
+        source: Int[Array, "*B S"],
+        target: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> PointerStates:
+        """Compute what `output` makes logits of, from the inputs of a batch; arguments as `Seq2Seq.hidden_states`'s."""
+        keys = split_keys(key)
+        return self.decode(target, self.encode(source, lengths, key=keys[0]), lengths, key=keys[1])
 
     def _point(
         self, hidden: Float[Array, "*B T D"], keys: Float[Array, "*B S H"], source: Source, mask: Mask | None
