@@ -38,8 +38,19 @@ class PointerLoss(TokenLoss):
             total, metrics = total + self.coverage * repeated, {**metrics, "coverage": repeated}
         return total, metrics
 
+    def hidden(self, model: Any, batch: Batch, key: jax.Array | None) -> Any:
+        """Compute the hidden states of all positions, and where they point."""
+        return model.hidden_states(**batch["inputs"], key=key)
+
+    def scores(self, model: Any, hidden: Any, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Sum the loss, the weights and p_gen, from what `hidden` gives."""
+        options = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss, "chunk": self.chunk}
+        return model.output(hidden).scores(batch["labels"], batch["weights"], **options)
+
     def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
         """Sum the loss, the plain cross-entropy that perplexity is made of, and p_gen."""
-        known = own_tables(model)
-        generated = self.scores(known, self.hidden(known, batch, None), batch)[2]
-        return {**super().held_out(model, batch), "p_gen": generated}
+        model = own_tables(model)
+        states = self.hidden(model, batch, None)
+        total, count, generated = self.scores(model, states, batch)
+        plain = PointerLoss(chunk=self.chunk).scores(model, states, batch)[0]
+        return {"loss": total, "plain": plain, "count": count, "p_gen": generated}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
@@ -138,7 +139,7 @@ class MarkedSentences:
         return [*having, *(without[i] for i in sorted(draw.tolist()))]
 
 
-def labelled(row: SentenceRow, labels: Sequence[Any]) -> Example:
+def labelled(row: SentenceRow, labels: ArrayLike) -> Example:
     """Return a row as an example: the class of each sentence where its mark is, weights 0 elsewhere.
 
     >>> labelled(SentenceRow([1, 5, 2, 1, 6, 2], [0, 0, 0, 1, 1, 1], [0, 3], [0, 1]), [False, True])["labels"].tolist()
