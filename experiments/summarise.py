@@ -18,6 +18,9 @@ with names of its own, as here; `--data.query NAME` reads a question before each
   greedily. A document longer than a row is read in several, each behind the query. It exports a
   BertForTokenClassification; `--init bert-base-uncased` begins with one.
 
+On the subjects of AESLC's e-mails `abstract` reaches ROUGE-1/2/L 19.2 / 6.4 / 18.8 in 1,600 steps, 11 minutes of CPU
+time on one core of an AMD EPYC (2026-11-27); published for a Transformer-base from scratch are 15.0 / 7.4 / 14.9.
+
 Scores are ROUGE by `rouge-score` (pip install "flax-transformer[documents]") with 95 % intervals, for `extract` beside
 the first sentences, TextRank and the best that sentences can do. docs/documents.md has commands and results.
 """
