@@ -22,8 +22,8 @@ def copy_probabilities(
 ) -> Float[Array, "*B T V"]:
     """Sum the attention to each token of the source, over the vocabulary.
 
-    >>> copy_probabilities(jnp.array([[0.5, 0.3, 0.2]]), jnp.array([2, 0, 2]), 4).round(2).tolist()
-    [[0.30000001192092896, 0.0, 0.699999988079071, 0.0]]
+    >>> copy_probabilities(jnp.array([[0.5, 0.25, 0.25]]), jnp.array([2, 0, 2]), 4).tolist()
+    [[0.25, 0.0, 0.75, 0.0]]
     """
     T, S = attention.shape[-2:]
     rows = attention.reshape(-1, T, S)
