@@ -209,7 +209,8 @@ def sentence_scores(
 
 
 @jax.jit
-def _logits(model: Any, inputs: Any) -> Float[Array, "B T E"]:
+def position_logits(model: Any, inputs: Any) -> Float[Array, "B T E"]:
+    """Compute the logits of both classes at every position, from the inputs of a batch."""
     return model.output(model.hidden_states(**inputs))
 
 
@@ -235,7 +236,7 @@ class Extracts(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, opened = finished.opened.held, finished.opened
-        scores = sentence_scores(partial(_logits, finished.model), held.rows, held.collate, held.batch)
+        scores = sentence_scores(partial(position_logits, finished.model), held.rows, held.collate, held.batch)
         chosen = [
             choose(each, sentences, self.sentences, block=self.block)
             for each, sentences in zip(scores, held.sentences, strict=True)

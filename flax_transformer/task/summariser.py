@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from flax_transformer.data.table import Table
@@ -17,7 +16,14 @@ from flax_transformer.data.text.summary import before_document
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.task.checkpoint import open_checkpoint, positions_of, require_use, tokenizer_of
-from flax_transformer.task.extraction import CLASSES, Extracts, MarkedSentences, SentenceReader, sentence_scores
+from flax_transformer.task.extraction import (
+    CLASSES,
+    Extracts,
+    MarkedSentences,
+    SentenceReader,
+    position_logits,
+    sentence_scores,
+)
 from flax_transformer.task.run import EXPORT, open_run
 from flax_transformer.task.start import start_seq2seq
 from flax_transformer.task.summarisation import Rouge, Summaries, Summariser, score_summaries
@@ -188,12 +194,7 @@ def _chooser(pretrained: Pretrained, examples: MarkedSentences, how: Extracts) -
             f"a checkpoint that chooses sentences has the classes {' and '.join(CLASSES)}, got {names!r:.80}"
         )
     reader = SentenceReader(tokenizer_of(pretrained), examples.length, examples.unit, examples.query)
-    return Chooser(partial(_logits, pretrained.model), reader, how.sentences, how.block)
-
-
-@jax.jit
-def _logits(model: Any, inputs: Any) -> Any:
-    return model.output(model.hidden_states(**inputs))
+    return Chooser(partial(position_logits, pretrained.model), reader, how.sentences, how.block)
 
 
 def read_documents(name: str, data: Path, split: str | None = None) -> Table:
