@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
+    from flax_transformer.cli.summarise import summarise
     from flax_transformer.cli.trust import reads_runs
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     measures = (presets, sharding, bench, bench_attention, bench_variants)
-    runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
+    runs = (translate, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
     checkpoints = (*texts, caption, detect, transcribe, convert)
     for command in (*runs, *checkpoints, compress, plan, launch):

@@ -134,7 +134,7 @@ def search(
     text; of lines the cosine, the file, the number of the line and the line.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder: of a model that matches images and texts, of what the index
+      checkpoint: Hugging Face folder, hub id, or run folder: of a model that matches images and texts, of what an index
         was made by, or of a sentence encoder, which searches for lines.
       query: What is to be found, or the file of an image that others are to be like.
       folder: Images, also those of folders in it; an index of texts that `index` wrote; a text file, or a folder of

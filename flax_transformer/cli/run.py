@@ -91,7 +91,8 @@ def evaluate(
 ) -> None:
     """Measure any run or checkpoint on data of yours; prints one JSON object.
 
-    Translations: --source and --reference, or DATA of two columns. Classes: DATA a file of text TAB label, or a folder
+    Translations: --source and --reference, or DATA of two columns. Summaries: DATA of JSON lines, as {"document": …,
+    "summary": …}, or with the fields of the run. Classes: DATA a file of text TAB label, or a folder
     of class folders of images, videos or recordings. Objects: a folder with COCO's json. Captions, questions, speech: a
     folder with JSON lines, as {"image": …, "captions": […]}, {"image": …, "question": …, "answers": […]} and
     {"audio": …, "text": …}. Images matched with texts: class folders, or captions. Words: a file as CoNLL has them, a
@@ -132,12 +133,18 @@ def score(
     from flax_transformer.data.text.annotated import read_pairs
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.measure import TABLES, measure, split_file
+    from flax_transformer.task.summariser import are_documents, measure_summaries, summarises
     from flax_transformer.task.translation import translates
 
     keep_programs()
+    if summarises(Path(checkpoint)):
+        return measure_summaries(checkpoint, data, split)
     pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
     known = None if pretrained is None else pretrained.architecture
-    if known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",)):
+    writes = known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",))
+    if known is not None and writes and data.exists() and are_documents(data):
+        return measure_summaries(checkpoint, data, split, revision=revision)
+    if writes:
         return _evaluate_pairs(checkpoint, *read_pairs(split_file(data, split, TABLES)), how)
     return measure(pretrained, data, split, refuse)
 

@@ -23,6 +23,7 @@ from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
+from flax_transformer.objective.pointer import PointerLoss
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
 from flax_transformer.objective.sentence import (
@@ -64,6 +65,7 @@ __all__ = [
     "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
+    "PointerLoss",
     "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",

@@ -22,6 +22,7 @@ from flax_transformer.listing import last_parts
 from flax_transformer.named_scope import OUTSIDE
 from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
+from flax_transformer.report.copied import copied_spans
 from flax_transformer.report.image_attention import COLOURS, ImageAttention, packed
 from flax_transformer.report.sample import image_sample
 from flax_transformer.train.profile import OPERATIONS, Operation
@@ -68,8 +69,8 @@ class Report:
     records: Sequence[Mapping[str, Any]] | None = None
     """As in metrics.jsonl: `step`, `split`, then metrics; None or NaN is a gap."""
     samples: Sequence[Mapping[str, Any]] | None = None
-    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`; with a `picture`, a
-    data URL, as `report.sample` says."""
+    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`; one that is `copied`
+    from its source in part has that marked; with a `picture`, a data URL, as `report.sample` says."""
     confusion: Mapping[str, Any] | None = None
     """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
     text_attention: Sequence[TextAttention] | None = None
@@ -205,10 +206,19 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "number": i + 1,
             **{name: samples[i].get(name) for name in names},
             "logprobs": _logprobs(samples[i]),
+            **_copied(samples[i]),
         }
         for i in chosen
     ]
     return {"total": len(samples), "shown": shown}
+
+
+def _copied(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Find what of a summary is copied from its source."""
+    texts = [sample.get(name) for name in ("source", "hypothesis")]
+    if sample.get("copied") is not True or not all(isinstance(text, str) for text in texts):
+        return {}
+    return {"copied": copied_spans(*texts)._asdict()}
 
 
 def _logprobs(sample: Mapping[str, Any]) -> list[float | None]:

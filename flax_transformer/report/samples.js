@@ -28,6 +28,18 @@ function tokens(sample) {
   line.append(...spans);
   return line;
 }
+// Runs of words that a summary has from its source; offsets are Python's, of whole characters.
+function marked(text, spans) {
+  const letters = Array.from(text), line = h("div", { className: "marked" });
+  let at = 0;
+  for (const [begin, end] of [...spans].sort((a, b) => a[0] - b[0])) {
+    if (begin < at) continue;
+    line.append(letters.slice(at, begin).join(""), h("mark", { textContent: letters.slice(begin, end).join("") }));
+    at = end;
+  }
+  line.append(letters.slice(at).join(""));
+  return line;
+}
 function samples() {
   if (!data.samples) return;
   const shown = data.samples.shown, total = data.samples.total;
@@ -46,10 +58,11 @@ function samples() {
     list.replaceChildren(...chosen.slice(0, limit).map((sample) => {
       const same = sample.hypothesis === sample.target, row = [];
       const add = (label, content, name) => row.push(h("div", { className: "label", textContent: label }), typeof content === "string" ? h("div", { className: name || "", textContent: content || "(empty)" }) : content);
-      if (sample.source !== null && sample.source !== undefined) add("source", String(sample.source));
-      if (answers(sample)) add("output", Array.isArray(sample.tokens) && sample.tokens.length ? tokens(sample) : sample.hypothesis);
+      if (sample.source !== null && sample.source !== undefined) add("source", sample.copied ? marked(sample.source, sample.copied.source) : String(sample.source));
+      if (sample.copied) add("copied", marked(sample.hypothesis, sample.copied.summary));
+      if (answers(sample) && (!sample.copied || (Array.isArray(sample.tokens) && sample.tokens.length))) add("output", Array.isArray(sample.tokens) && sample.tokens.length ? tokens(sample) : sample.hypothesis);
       if (has(sample)) add("reference", same ? "✓ the same" : sample.target, same ? "same" : "");
-      return h("div", { className: "card sample" }, ...row);
+      return h("div", { className: `card sample${sample.copied ? " summary" : ""}` }, ...row);
     }));
     if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None on this page." }));
   };

@@ -75,6 +75,10 @@ class Search:
             return Greedy(**ends)
         return Beam(**ends, beams=self.beams, length_penalty=self.divisor, n_best=self.n_best)
 
+    def rules(self, tokenizer: Any, rows: int) -> dict[str, Any]:
+        """Return what `decode_batch` must know besides `beginning`; nothing, unless a subclass has rules of its own."""
+        return {}
+
     @property
     def divisor(self) -> PowerPenalty | GNMTPenalty:
         """What gives the divisor of a hypothesis' log-probability, by its length."""
@@ -226,7 +230,7 @@ class Translator:
         # Rows that only fill the batch repeat the first sentence: they end when it does.
         source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
         config = search.config(length, self.tokenizer, room_of(self.model, self.tokenizer))
-        begun = beginning(self.tokenizer, rows)
+        begun = {**beginning(self.tokenizer, rows), **search.rules(self.tokenizer, rows)}
         found = decode_batch(self._decoder, source, lengths, config=config, rounds=search.cache, **begun)
         found = jax.device_get(found)
         return [self._hypotheses(found, row) for row in range(len(encoded))]

@@ -45,6 +45,7 @@ from flax_transformer.objective import (
     MultipleNegativesRankingLoss,
     Objective,
     ObjectiveWrapper,
+    PointerLoss,
     PonderLoss,
     RouterLoss,
     SigmoidLoss,
@@ -163,6 +164,17 @@ GUESSED = {
 }
 
 
+def points(self, source, target, lengths=None, key=None):
+    hidden = source + target[..., None] / E
+    return SimpleNamespace(states=hidden, attention=jax.nn.softmax((hidden @ self.w)[..., :E], axis=-1))
+
+
+POINTS = {
+    "hidden_states": points,
+    "output": lambda self, hidden, key=None: Scores((hidden.states @ self.w)[..., :E]),
+}
+
+
 class Normalised(nnx.Module):
     """A batch normalisation, and classes."""
 
@@ -275,6 +287,7 @@ CASES = {
     ),
     "MatryoshkaLoss of all pairs": (MatryoshkaLoss(of=MultipleNegativesRankingLoss(), widths=(3,)), {}, columns(3)),
     "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss(both_ways=True), {}, columns(4)),
+    "PointerLoss": (PointerLoss(coverage=0.5), POINTS, TARGETS),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),

@@ -1,0 +1,86 @@
+"""An encoder-decoder that copies: decoding equals recomputation, padding changes nothing, probabilities sum to one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_transformer.decode import Beam, Greedy
+from flax_transformer.models.text.pointer import PointerConfig, pointer_generator
+from flax_transformer.nn import EmbeddingConfig, with_fields
+from flax_transformer.task.translator import decode_batch, ready
+
+pytestmark = pytest.mark.proves("pointer", "decode", "steps = recomputation, beams share their source")
+
+V, S, T = 20, 6, 5
+LENGTHS = jnp.array([6, 3])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return pointer_generator(V, embed=16, heads=2, inner=16, depth=2, dropout=0.0).build(nnx.Rngs(0))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    draw = np.random.default_rng(0)
+    return jnp.asarray(draw.integers(4, V, (2, S))), jnp.asarray(draw.integers(4, V, (2, T)))
+
+
+def test_probabilities_sum_to_one(model, texts):
+    logs = model(*texts, LENGTHS)
+    assert logs.shape == (2, T, V)
+    np.testing.assert_allclose(np.exp(logs).sum(-1), 1, atol=1e-5)
+
+
+def test_padding_is_neither_read_nor_copied(model, texts):
+    source, target = texts
+    other = source.at[1, 3:].set(7)
+    np.testing.assert_allclose(model(source, target, LENGTHS), model(other, target, LENGTHS), atol=1e-5)
+    states = model.hidden_states(source, target, lengths=LENGTHS)
+    assert float(jnp.abs(states.attention[1, :, 3:]).max()) == 0
+
+
+def test_what_is_only_in_the_source_is_more_probable_than_without_copying(model, texts):
+    states = model.hidden_states(*texts, lengths=LENGTHS)
+    token = int(texts[0][0, 0])
+    assert float(jnp.exp(model.output(states).logits())[0, 0, token]) >= float(
+        (1 - jax.nn.sigmoid(states.gate[0, 0])) * states.attention[0, 0, 0]
+    )
+
+
+@pytest.mark.parametrize("laid_out", [False, True])
+def test_steps_give_what_all_at_once_gives(model, texts, laid_out):
+    source, target = texts
+    whole, stepping = model(source, target, LENGTHS), ready(model) if laid_out else model
+    cache = stepping.init_cache(stepping.encode(source, LENGTHS), LENGTHS, T)
+    for t in range(T):
+        logits, cache = stepping.step(cache, target[:, t])
+        np.testing.assert_allclose(logits, whole[:, t], atol=2e-4)
+
+
+def recomputed(model, source, length, tokens):
+    """Return the log-probability of each token, from the whole text before it."""
+    read = jnp.array([[1, *tokens[:-1]]])
+    logs = jax.nn.log_softmax(model(source[None], read, jnp.array([length])))
+    return np.take_along_axis(np.asarray(logs)[0], np.array(tokens)[:, None], axis=-1)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "config", [Greedy(max_length=5, eos=2, pad=0), Beam(max_length=5, eos=2, pad=0, beams=3)], ids=["greedy", "beam"]
+)
+def test_decoding_scores_what_recomputation_does(model, texts, config):
+    found = decode_batch(model, texts[0], LENGTHS, config=config, bos=1)
+    for row in range(2):
+        count = int(found.lengths[row, 0])
+        tokens = found.tokens[row, 0, :count].tolist()
+        expected = recomputed(model, texts[0][row], int(LENGTHS[row]), tokens)
+        np.testing.assert_allclose(found.logprobs[row, 0, :count], expected, atol=1e-3)
+
+
+def test_a_source_of_another_vocabulary_is_refused():
+    base = pointer_generator(V, embed=16, heads=2, inner=16)
+    with pytest.raises(ValueError, match="reads tokens of the vocabulary it writes"):
+        with_fields(base, source_embedding=EmbeddingConfig(vocab=9, embed=16))
+    assert isinstance(base, PointerConfig)
