@@ -23,7 +23,7 @@ from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.span import AnswerSpans, SpanAnswers
 from flax_transformer.task.start import StartConfig
-from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
@@ -32,19 +32,22 @@ ENCODER = EncoderConfig(
     block=transformer_block(
         embed=128, heads=4, inner=256, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
     ),
-    depth=3,
+    depth=2,
 )  # fmt: skip
 
 NEW = Recipe(
     model=with_head(ENCODER, outputs=2),
     family="bert",
     data=SquadData(),
-    examples=AnswerSpans(vocabulary=VocabularyConfig(size=8_192), length=64, stride=8, question=24),
+    examples=AnswerSpans(vocabulary=VocabularyConfig(size=8_192), length=40, stride=8, question=12),
     objective=SpanLoss(),
     evaluators=(SpanAnswers(),),
-    optimizer=muon_cosine(5e-3),
-    train=TrainConfig(steps=600, log_every=100, eval_every=200, checkpoint_every=300, ema=0.99),
-)
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.3),
+        weight_decay=0.01, clip_norm=1.0,
+    ),
+    train=TrainConfig(steps=1_500, log_every=100, eval_every=300, checkpoint_every=1_500, ema=0.99),
+)  # fmt: skip
 
 EXPERIMENTS = {
     "new": NEW,

@@ -22,7 +22,7 @@ from flax_transformer.task.multiple_choice import AnswerChoices, ChosenAnswers
 from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
-from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
@@ -38,12 +38,15 @@ NEW = Recipe(
     model=with_head(ENCODER, outputs=1, pool="first", dense="tanh"),
     family="bert",
     data=ChoiceData(),
-    examples=AnswerChoices(vocabulary=VocabularyConfig(size=8_192), length=64),
+    examples=AnswerChoices(vocabulary=VocabularyConfig(size=8_192), rows=32, length=64),
     objective=ChoiceLoss(),
     evaluators=(ChosenAnswers(),),
-    optimizer=muon_cosine(5e-3),
-    train=TrainConfig(steps=800, log_every=100, eval_every=200, checkpoint_every=400, ema=0.99),
-)
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.3),
+        weight_decay=0.01, clip_norm=1.0,
+    ),
+    train=TrainConfig(steps=1_500, log_every=100, eval_every=300, checkpoint_every=1_500, ema=0.99),
+)  # fmt: skip
 
 EXPERIMENTS = {
     "new": NEW,
