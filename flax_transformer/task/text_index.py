@@ -251,7 +251,7 @@ def search_index(
 
     Raises:
       ImportError: without `bm25s`, where words are searched.
-      ValueError: another checkpoint than the index's, an empty query, or top below 1.
+      ValueError: another checkpoint than the index's, an empty query, one of unknown tokens alone, or top below 1.
     """
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
@@ -296,6 +296,10 @@ def _found(index: TextIndex, ranked: Ranked, top: int) -> list[Found]:
 
 
 def _by_vectors(index: TextIndex, pretrained: Pretrained, queries: Sequence[str], top: int) -> list[Ranked]:
+    tokenizer = tokenizer_of(pretrained)
+    for query, ids in zip(queries, tokenizer.encode(list(queries)), strict=True):
+        if tokenizer.unk is not None and {*ids} <= {tokenizer.unk}:
+            raise ValueError(f"a query must have a token that the checkpoint's tokenizer knows, got {query!r:.80}")
     asked = jnp.asarray(_embedded(pretrained, queries, index.config, QUERIES_ARE))
     top, found = min(top, len(index.passages)), []
     for first in range(0, len(queries), _QUERIES):

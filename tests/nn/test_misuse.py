@@ -380,8 +380,8 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (RelativeConfig(), dict(buckets=32.0), "buckets must be a whole number"),
         (
             HeadConfig(embed=D, outputs=2),
-            dict(pool="max"),
-            "pool must be one of every, first, .*, got 'max'",
+            dict(pool="most"),
+            "pool must be one of every, first, .*, got 'most'",
         ),
         (CausalConfig(embedding=TABLE, block=CONFIG), dict(depth=2.5), "depth must be a whole number"),
         (

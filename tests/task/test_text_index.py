@@ -119,6 +119,8 @@ def test_bad_input_is_refused_in_a_sentence(index, embedder, documents, tmp_path
         search_index(index, checkpoint("BertModel", seed=1), ["alpha"])
     with pytest.raises(ValueError, match="a query must not be empty"):
         search_index(index, embedder, [" "])
+    with pytest.raises(ValueError, match="must have a token that the checkpoint's tokenizer knows, got 'zebra'"):
+        search_index(index, embedder, ["alpha", "zebra"], 3, "vectors")
     with pytest.raises(ValueError, match="top must be at least 1, got 0"):
         search_index(index, embedder, ["alpha"], 0)
     with pytest.raises(ValueError, match="must have documents, got none"):

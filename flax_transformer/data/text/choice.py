@@ -32,9 +32,13 @@ class ChoiceData:
     """
 
     root: str = ""
+    """The folder; empty: made-up dialogues."""
     train: str = "train"
+    """Name of what is trained on, without its suffix."""
     validation: str = "dev"
+    """Name of what is validated on."""
     test: str = "test"
+    """Name of what is tested on."""
 
     def read(self, split: str) -> list[Choices]:
         """Read the `train`, `validation` or `test` questions.

@@ -19,8 +19,11 @@ class SquadData:
     """
 
     root: str = ""
+    """The folder; empty: made-up facts."""
     train: str = "train"
+    """Name of the file that is trained on, without its suffix."""
     validation: str = "dev"
+    """Name of the file that is validated on."""
     test: str = ""
     """The validation questions again, where this names none."""
     holdout: float = 0.0
