@@ -89,8 +89,10 @@ def main() -> None:
     for each in results:
         print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else str(value)
                         for name, value in each.items()))  # fmt: skip
-    write(options.json, [{"questions": len(asked), "passages": len(passages)}, *results],
-          proves=("retrieval of texts", f"questions of {options.squad.name} by words, vectors, both"))  # fmt: skip
+    scores = ", ".join(f"{each['recall@1']:.1f} by {each['by']}" for each in results if "recall@1" in each)
+    note = f"recall@1 of {len(asked):,} questions among {len(passages):,} passages: {scores}"
+    facts = {"file": options.squad.name, "questions": len(asked), "passages": len(passages)}
+    write(options.json, [facts, *results], proves=("retrieval of texts", note))
 
 
 if __name__ == "__main__":

@@ -41,14 +41,14 @@ NEW = Recipe(
     model=with_head(ENCODER, outputs=2),
     family="bert",
     data=SquadData(),
-    examples=AnswerSpans(vocabulary=VocabularyConfig(size=8_192), length=40, stride=8, question=12),
+    examples=AnswerSpans(vocabulary=VocabularyConfig(size=8_192), rows=64, length=40, stride=8, question=12),
     objective=SpanLoss(),
     evaluators=(SpanAnswers(),),
     optimizer=OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.3),
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="constant", warmup=50),
         weight_decay=0.01, clip_norm=1.0,
     ),
-    train=TrainConfig(steps=1_500, log_every=100, eval_every=300, checkpoint_every=1_500, ema=0.99),
+    train=TrainConfig(steps=5_000, log_every=100, eval_every=500, checkpoint_every=5_000, ema=0.99),
 )  # fmt: skip
 
 EXPERIMENTS = {

@@ -96,21 +96,21 @@ def test_a_ranker_sorts_what_was_found(index, reader):
 def test_a_decoder_attends_to_all_passages_at_once():
     model = writer()
     passages = [Passage("d", 0, 1, "alpha beta gamma"), Passage("e", 0, 1, "xi nu"), Passage("f", 0, 1, "eta")]
-    found = fuse_passages(model, "what", passages, 6)
+    found = fuse_passages(model, "what", passages, 3)
     inputs = model.tokenizer([f"question: what context: {each.text}" for each in passages])
     rows = []
     for ids, seen in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
         rows.append(model.model.encode(jnp.asarray(ids[None, : seen.sum()]))[0])
     memory, tokens = jnp.concatenate(rows)[None], [1]
-    for _ in range(6):
+    for _ in range(3):
         hidden = model.model.decode(jnp.array([tokens]), memory)
         tokens.append(int(jnp.argmax(model.model.output(hidden).logits()[0, -1])))
         if tokens[-1] == 3:
             break
     assert found.text == model.tokenizer.decode([tokens[1:]])[0].strip()
     assert 0 < found.probability <= 1
-    alone = fuse_passages(model, "what", passages[:1], 6)
-    whole = model.generate(**model.tokenizer(["question: what context: alpha beta gamma"]), max_new_tokens=6)
+    alone = fuse_passages(model, "what", passages[:1], 3)
+    whole = model.generate(**model.tokenizer(["question: what context: alpha beta gamma"]), max_new_tokens=3)
     assert alone.text == model.tokenizer.decode(np.asarray(whole)[:, 1:])[0].strip()
 
 
