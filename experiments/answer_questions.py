@@ -11,7 +11,7 @@ The folder has train.json and dev.json in SQuAD's form, or .json.gz; the test is
 The defaults answer questions about made-up facts, 10,000 of them, every fourth without an answer: who put what where.
 From scratch the first 1,500 steps learn no more than which two answers are of the kind, and then to look the thing up:
 F1 and exact match are 100.0 of 200 test questions, of validation from step 2,500 on (8 CPU minutes, 13 by the clock on
-one core of an AMD EPYC beside other work, seed 0, 2026-11-27). Batches of 32 had not got there after 1,500 steps (43.3).
+one core of an AMD EPYC beside other work, seed 0, 2026-11-27). Batches of 32 were not there after 1,500 steps (43.3).
 """
 
 from dataclasses import replace
