@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.frozen import frozen
@@ -59,5 +60,5 @@ class ChoiceLoss(Objective):
         return total, {"count": count, "accuracy": jnp.sum(is_right(logits, batch["labels"]) * weights)}
 
 
-def _among(scores: Float[Array, "*B T"], allowed: Bool[Array, "*#B T"]) -> Float[Array, "*B T"]:
+def _among(scores: Float[Array, "*B T"], allowed: Bool[Array | np.ndarray, "*#B T"]) -> Float[Array, "*B T"]:
     return jnp.where(allowed, scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), -1e9)

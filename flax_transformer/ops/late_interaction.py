@@ -6,14 +6,15 @@ Axes: Q queries, T positions of a query, N passages, S positions of a passage, D
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 
 def max_similarity(
-    queries: Float[Array, "Q T D"],
-    passages: Float[Array, "N S D"],
-    query_mask: Bool[Array, "Q T"] | None = None,
-    passage_mask: Bool[Array, "N S"] | None = None,
+    queries: Float[Array | np.ndarray, "Q T D"],
+    passages: Float[Array | np.ndarray, "N S D"],
+    query_mask: Bool[Array | np.ndarray, "Q T"] | None = None,
+    passage_mask: Bool[Array | np.ndarray, "N S"] | None = None,
 ) -> Float[Array, "Q N"]:
     """Sum over the tokens of each query the largest inner product with a token of each passage (MaxSim).
 

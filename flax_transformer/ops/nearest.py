@@ -7,6 +7,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import qwix
 from jaxtyping import Array, Float, Int
 from qwix import QArray
@@ -26,7 +27,7 @@ def round_vectors(vectors: Float[Array, "N D"]) -> QArray:
 
 @partial(jax.jit, static_argnames="top")
 def nearest(
-    vectors: Float[Array, "N D"] | QArray, queries: Float[Array, "Q D"], top: int
+    vectors: Float[Array | np.ndarray, "N D"] | QArray, queries: Float[Array | np.ndarray, "Q D"], top: int
 ) -> tuple[Float[Array, "Q {top}"], Int[Array, "Q {top}"]]:
     """Return the largest inner products with each query and the indices of their vectors, the largest first.
 

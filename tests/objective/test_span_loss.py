@@ -27,7 +27,7 @@ def test_a_span_costs_the_mean_of_its_ends():
     labels = np.array([[2, 3], [0, 0], [0, 0]], np.int32)
     weights = np.array([1, 1, 0], np.float32)
     batch = {"inputs": {"tokens": np.zeros((3, 6), np.int32)}, "labels": labels, "allowed": allowed, "weights": weights}
-    loss, metrics = SpanLoss()(_model(jnp.asarray(scores)), batch)
+    loss, metrics = SpanLoss()(_model(jnp.asarray(scores)), jax.tree.map(jnp.asarray, batch))
     expected, right = 0.0, 0
     for row in range(2):
         places = np.flatnonzero(allowed[row])
@@ -45,6 +45,7 @@ def test_choices_that_a_row_has_not_change_nothing():
     lengths = np.array([[3, 2, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     inputs = {"tokens": np.zeros((3, 4, 5), np.int32), "lengths": lengths}
     batch = {"inputs": inputs, "labels": np.array([1, 3, 0]), "weights": np.array([1, 1, 0], np.float32)}
+    batch = jax.tree.map(jnp.asarray, batch)
     loss, metrics = ChoiceLoss()(_model(scores), batch)
     rows = np.asarray(scores, np.float64)[..., 0]
     expected = -_log_softmax(rows[0, :2])[1] - _log_softmax(rows[1])[3]

@@ -68,7 +68,7 @@ def test_rows_have_the_end_of_a_long_text():
     reader = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh").tokenizer
     asked = Choices("alpha " * 40 + "beta gamma", "what", ("nu", "xi mu"), 1)
     example = choice_example(reader, asked, 12)
-    texts = [reader.decode([row], skip_special_tokens=False)[0] for row in example["tokens"]]
+    texts = [reader.decode([row.tolist()], skip_special_tokens=False)[0] for row in example["tokens"]]
     assert texts[0].split() == "<s> alpha alpha alpha alpha beta gamma </s> what nu </s>".split()  # noqa: SIM905
     assert texts[1].split() == "<s> alpha alpha alpha alpha beta gamma </s> what xi mu </s>".split()  # noqa: SIM905
     batch = ChoiceRows(choices=3, length=12)([example, None])

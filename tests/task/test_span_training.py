@@ -19,7 +19,7 @@ TOKENIZER = HubTokenizer.of_encoder(
 
 def _text(example, context_offset=None):
     first, last = example["labels"]
-    return TOKENIZER.decode([example["tokens"][first : last + 1]])[0].strip()
+    return TOKENIZER.decode([example["tokens"][first : last + 1].tolist()])[0].strip()
 
 
 @pytest.mark.parametrize("length", [32, 200])
@@ -81,8 +81,8 @@ def test_files_are_read_and_held_out_by_passage(tmp_path):
 def test_what_makes_no_window_is_refused():
     with pytest.raises(ValueError, match="length=40, question=20, stride=17"):
         AnswerSpans(length=40, question=20, stride=17)
-    with pytest.raises(ValueError, match=r"holdout must be in \[0, 1\), got 1"):
-        SquadData(holdout=1)
+    with pytest.raises(ValueError, match=r"holdout must be in \[0, 1\), got 1\.0"):
+        SquadData(holdout=1.0)
 
 
 def test_scripts_without_spaces_are_scored_by_characters():
