@@ -15,6 +15,7 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
+from flax_transformer.hub.sentence_folder import lengths_of
 from flax_transformer.listing import listed
 from flax_transformer.task.run import EXPORT
 
@@ -181,6 +182,16 @@ def positions_of(config: Any) -> int | None:
     table = config.embedding
     rotary = getattr(getattr(config, "block", None), "rotary", None) is not None
     return table.max_length if table.position == "learned" or rotary else None
+
+
+def read_length(pretrained: Pretrained) -> int | None:
+    """Return how many tokens of a text a checkpoint reads, special ones included; None where there is no limit.
+
+    Raises:
+      ValueError: as `tokenizer_of`.
+    """
+    stated = lengths_of(pretrained.config).most or tokenizer_of(pretrained).model_max_length
+    return min((limit for limit in (stated, positions_of(pretrained.model.cfg)) if limit), default=None)
 
 
 File = str | os.PathLike

@@ -33,6 +33,7 @@ from flax_transformer.task.checkpoint import (
 from flax_transformer.task.classification import Label
 from flax_transformer.task.image_input import batches, read_image
 from flax_transformer.task.sentence_embedding import embed_sentences, is_sentence_encoder
+from flax_transformer.task.text_batches import encode_texts, padded_batches
 
 INDEX = ".embeddings.npz"
 """File that keeps the vectors of a folder's images."""
@@ -224,7 +225,7 @@ def embed(
     Raises:
       ValueError: a checkpoint that reads no text or has no tokenizer, an empty text, or pooling where there is none.
     """
-    tokenizer = tokenizer_of(pretrained, *texts)
+    tokenizer_of(pretrained, *texts)  # refuses what reads no text
     if not all(text.strip() for text in texts):
         raise ValueError("a text to embed must not be empty")
     if {"retrieval", "sentence-similarity"} & {*pretrained.architecture.uses} and pooling is not None:
@@ -236,14 +237,17 @@ def embed(
     texts = [(prompt or "") + text for text in texts]
     if "retrieval" in pretrained.architecture.uses:
         return np.concatenate([embed_texts(pretrained, texts[i : i + ROWS]) for i in range(0, len(texts), ROWS)])
-    room, found = positions_of(pretrained.model.cfg) or tokenizer.model_max_length, []
-    rows = ROWS if tokenizer.pad is not None else 1
-    for i in range(0, len(texts), rows):
-        inputs = tokenizer(list(texts[i : i + rows]), max_length=room, truncate=room is not None)
-        states = _states(pretrained, inputs)
-        found.append(_pooled(states, np.asarray(inputs["attention_mask"]) > 0, pooling or "mean"))
-    vectors = np.concatenate(found)
+    vectors = _pooled_states(pretrained, texts, pooling or "mean")
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalise else vectors
+
+
+def _pooled_states(pretrained: Pretrained, texts: Sequence[str], pooling: Pooling) -> Float[np.ndarray, "B D"]:
+    """Pool the last hidden states of each text."""
+    vectors: dict[int, np.ndarray] = {}
+    for numbers, inputs in padded_batches(pretrained, encode_texts(pretrained, texts)):
+        found = _pooled(_states(pretrained, inputs), np.asarray(inputs["attention_mask"]) > 0, pooling)
+        vectors |= dict(zip(numbers.tolist(), found, strict=True))
+    return np.stack([vectors[number] for number in range(len(texts))])
 
 
 def _states(pretrained: Pretrained, inputs: Any) -> Float[np.ndarray, "B T D"]:

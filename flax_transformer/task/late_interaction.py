@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.ops.late_interaction import max_similarity
-from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
+from flax_transformer.task.checkpoint import read_length, require_use, tokenizer_of
 
 QUERY, PASSAGE = "[unused0]", "[unused1]"
 """Tokens after the first that say what a text is."""
@@ -50,7 +50,7 @@ def passage_vectors(
       ValueError: as `query_vectors`.
     """
     tokenizer = _tokenizer(pretrained, texts)
-    room = positions_of(pretrained.model.cfg) or tokenizer.model_max_length
+    room = read_length(pretrained)
     ids, mask = _marked(tokenizer, texts, PASSAGE, room, None)
     pieces = tokenizer.encode(list(string.punctuation))
     left_out = [row[0] for row in pieces if row]

@@ -12,15 +12,12 @@ from jaxtyping import Float
 
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.sentence_folder import prompts_of
 from flax_transformer.task.checkpoint import require_use
 from flax_transformer.task.embedding import INDEX, checkpoint_name, read_vectors, unit, write_vectors
-from flax_transformer.task.sentence_embedding import embed_sentences
+from flax_transformer.task.sentence_embedding import PASSAGE, QUERY, embed_sentences, prompt_of
 
 SUFFIXES = (".txt", ".md", ".tsv", ".jsonl")
 """Of the files of a folder that are searched."""
-SOURCE, PASSAGE = ("query",), ("document", "passage", "corpus")
-"""Prompts that are taken for what is asked, and for what is searched, the first that a checkpoint has."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def search_lines(
     if not lines:
         raise ValueError(f"{root} must have lines of text, got none")
     vectors = _indexed(pretrained, [text for _, _, text in lines], index or _beside(root))
-    asked = unit(embed_sentences(pretrained, [query], _prompt(pretrained, SOURCE)))[0]
+    asked = unit(embed_sentences(pretrained, [query], prompt_of(pretrained, QUERY)))[0]
     scores = vectors @ asked
     best = np.argsort(-scores, kind="stable")[:top]
     return [LineHit(*lines[i], float(scores[i])) for i in best]
@@ -85,10 +82,6 @@ def _lines(root: Path) -> list[tuple[Path, int, str]]:
     ]
 
 
-def _prompt(pretrained: Pretrained, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in prompts_of(pretrained.config)[0]), None)
-
-
 def _indexed(pretrained: Pretrained, texts: list[str], index: Path) -> Float[np.ndarray, "N E"]:
     """Return vectors of length 1, those that are kept in a file and others, which are kept there from now on."""
     model, known = checkpoint_name(pretrained), read_vectors(index)
@@ -96,7 +89,7 @@ def _indexed(pretrained: Pretrained, texts: list[str], index: Path) -> Float[np.
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, _, row in known[1]}
     if fresh := [text for text in dict.fromkeys(texts) if text not in kept]:
-        found = unit(embed_sentences(pretrained, fresh, _prompt(pretrained, PASSAGE)))
+        found = unit(embed_sentences(pretrained, fresh, prompt_of(pretrained, PASSAGE)))
         kept |= dict(zip(fresh, found, strict=True))
         there = list(dict.fromkeys(texts))
         write_vectors(index, model, {text: [] for text in there}, np.stack([kept[text] for text in there]))

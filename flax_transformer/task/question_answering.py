@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
+from flax_transformer.task.checkpoint import read_length, require_use, tokenizer_of
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _UNSPACED = re.compile(r"([\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")
@@ -296,8 +296,7 @@ def answer(
     tokenizer = tokenizer_of(pretrained, question, context)
     if not question.strip() or not context.strip():
         raise ValueError("a question and a passage must not be empty")
-    limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]
-    width = min([WINDOW, *limits]) if max_length is None else max_length
+    width = min(WINDOW, read_length(pretrained) or WINDOW) if max_length is None else max_length
     shared = min(STRIDE, width // 4) if stride is None else stride
     windows = tokenizer.encode_windows(question, context, width, shared, multiple if tokenizer.pad is not None else 1)
     starts, ends = [], []

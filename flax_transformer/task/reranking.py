@@ -11,12 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
+from flax_transformer.task.checkpoint import read_length, require_use, tokenizer_of
 from flax_transformer.task.late_interaction import token_relevance
+from flax_transformer.task.text_batches import encode_texts, padded_batches
 from flax_transformer.task.text_index import Found
-
-_ROWS = 32
-_MULTIPLE = 32
 
 
 def relevance(pretrained: Pretrained, query: str, texts: Sequence[str]) -> Float[np.ndarray, "N"]:
@@ -35,24 +33,14 @@ def relevance(pretrained: Pretrained, query: str, texts: Sequence[str]) -> Float
     tokenizer = tokenizer_of(pretrained, query, *texts)
     if not query.strip() or not all(text.strip() for text in texts):
         raise ValueError("a query and texts must not be empty")
-    limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]
-    room = min(limits) if limits else None
+    room = read_length(pretrained)
     used = len(tokenizer.encode([query])[0]) + tokenizer.engine.num_special_tokens_to_add(True)
     if room is not None and used >= room:
         raise ValueError(f"a query must leave room for a text, got {used} tokens of {room}, special ones included")
-    order = np.argsort([len(text) for text in texts], kind="stable")
+    rows = encode_texts(pretrained, [query] * len(texts), texts, cut="only_second")
     scores = np.zeros(len(texts), np.float32)
-    for first in range(0, len(texts), _ROWS):
-        chosen = order[first : first + _ROWS]
-        pairs = [texts[number] for number in chosen]
-        whole = tokenizer([query] * len(pairs), pairs, max_length=room, truncate="only_second" if room else False)
-        width = -(-whole["input_ids"].shape[1] // _MULTIPLE) * _MULTIPLE
-        padding = min(width, room) if room else width
-        inputs = tokenizer(
-            [query] * _ROWS, [*pairs, *[pairs[-1]] * (_ROWS - len(pairs))], max_length=room,
-            truncate="only_second" if room else False, padding=padding,
-        )  # fmt: skip
-        scores[chosen] = _scores(pretrained, np.asarray(pretrained(**inputs).logits, np.float32))[: len(pairs)]
+    for numbers, inputs in padded_batches(pretrained, rows):
+        scores[numbers] = _scores(pretrained, np.asarray(pretrained(**inputs).logits, np.float32))
     return scores
 
 

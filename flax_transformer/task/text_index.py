@@ -21,12 +21,11 @@ from flax_transformer.atomic import write_file
 from flax_transformer.data.text.passage import Document, Passage, PassageConfig, split_passages
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.sentence_folder import prompts_of
 from flax_transformer.ops.nearest import nearest, round_vectors
-from flax_transformer.task.checkpoint import positions_of, tokenizer_of
+from flax_transformer.task.checkpoint import read_length, tokenizer_of
 from flax_transformer.task.embedding import Pooling, checkpoint_name, embed
 from flax_transformer.task.lexical import Lexical
-from flax_transformer.task.sentence_embedding import is_sentence_encoder
+from flax_transformer.task.sentence_embedding import PASSAGE, QUERY, prompt_of
 
 SAID, PASSAGES, VECTORS = "index.json", "passages.jsonl", "vectors.safetensors"
 """Files of an index; the first is written last, and without it there is no index."""
@@ -177,7 +176,7 @@ def embed_passages(
     blocks = []
     for first in range(0, len(passages), _BLOCK):
         texts = [each.text for each in passages[first : first + _BLOCK]]
-        blocks.append(_embedded(pretrained, texts, config, PASSAGES_ARE).astype(np.float32))
+        blocks.append(_embedded(pretrained, texts, config, PASSAGE).astype(np.float32))
         if progress is not None:
             progress(first + len(texts), len(passages))
     vectors = jnp.asarray(np.concatenate(blocks))
@@ -203,17 +202,11 @@ def words_index(passages: tuple[Passage, ...], config: PassageConfig = PassageCo
     return TextIndex(passages, jnp.zeros((len(passages), 0)), TextIndexConfig(passages=config), "", "")
 
 
-QUERIES_ARE, PASSAGES_ARE = ("query",), ("document", "passage", "corpus")
-"""What sentence encoders call the prompts before either, the usual name first."""
-
-
 def _embedded(
     pretrained: Pretrained, texts: Sequence[str], config: TextIndexConfig, names: tuple[str, ...]
 ) -> Float[np.ndarray, "B D"]:
     """Embed texts, after the first prompt of these names that a sentence encoder has."""
-    known = prompts_of(pretrained.config)[0] if is_sentence_encoder(pretrained) else {}
-    prompt = next((name for name in names if name in known), None)
-    return embed(pretrained, texts, config.pooling, normalise=True, prompt=prompt)
+    return embed(pretrained, texts, config.pooling, normalise=True, prompt=prompt_of(pretrained, names))
 
 
 _BLOCK = 4_096
@@ -222,9 +215,8 @@ _BLOCK = 4_096
 
 def passage_room(pretrained: Pretrained) -> int | None:
     """Return how many tokens of a text a checkpoint reads beside special ones; None where there is no limit."""
-    tokenizer = tokenizer_of(pretrained)
-    limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]
-    return min(limits) - tokenizer.engine.num_special_tokens_to_add(False) if limits else None
+    added = tokenizer_of(pretrained).engine.num_special_tokens_to_add(False)
+    return None if (room := read_length(pretrained)) is None else room - added
 
 
 def passages_of(pretrained: Pretrained, documents: Iterable[Document], config: PassageConfig) -> Iterator[Passage]:
@@ -300,7 +292,7 @@ def _by_vectors(index: TextIndex, pretrained: Pretrained, queries: Sequence[str]
     for query, ids in zip(queries, tokenizer.encode(list(queries)), strict=True):
         if tokenizer.unk is not None and {*ids} <= {tokenizer.unk}:
             raise ValueError(f"a query must have a token that the checkpoint's tokenizer knows, got {query!r:.80}")
-    asked = jnp.asarray(_embedded(pretrained, queries, index.config, QUERIES_ARE))
+    asked = jnp.asarray(_embedded(pretrained, queries, index.config, QUERY))
     top, found = min(top, len(index.passages)), []
     for first in range(0, len(queries), _QUERIES):
         scores, places = (np.asarray(each) for each in nearest(index.vectors, asked[first : first + _QUERIES], top))

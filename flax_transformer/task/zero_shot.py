@@ -10,9 +10,10 @@ from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
-from flax_transformer.task.checkpoint import positions_of, tokenizer_of
+from flax_transformer.task.checkpoint import tokenizer_of
 from flax_transformer.task.classification import Label, label_names
 from flax_transformer.task.sentence_embedding import embed_sentences, is_sentence_encoder
+from flax_transformer.task.text_batches import encode_texts, padded_batches
 
 TEMPLATE = "This example is {}."
 """What a class becomes before it is read."""
@@ -96,15 +97,13 @@ def _cosines(pretrained: Pretrained, texts: Sequence[str], others: Sequence[str]
 
 def _entailment(pretrained: Pretrained, texts: Sequence[str], others: Sequence[str]) -> Float[np.ndarray, "B A E"]:
     """Score every text with every hypothesis; texts are cut where both are too long."""
-    tokenizer = tokenizer_of(pretrained, *texts)
-    limits = [tokenizer.model_max_length, positions_of(pretrained.model.cfg)]
-    room = min((limit for limit in limits if limit), default=None)
+    tokenizer_of(pretrained, *texts)  # refuses the names of images
     pairs = [(text, other) for text in texts for other in others]
-    rows, found = ROWS if tokenizer.pad is not None else 1, []
-    for i in range(0, len(pairs), rows):
-        inputs = tokenizer(pairs[i : i + rows], max_length=room, truncate="only_first" if room else False)
-        found.append(np.asarray(pretrained(**inputs).logits.astype(np.float32)))
-    return np.concatenate(found).reshape(len(texts), len(others), -1)
+    rows = encode_texts(pretrained, *map(list, zip(*pairs, strict=True)), cut="only_first")
+    logits = np.zeros((len(pairs), pretrained.config.labels), np.float32)
+    for numbers, inputs in padded_batches(pretrained, rows):
+        logits[numbers] = np.asarray(pretrained(**inputs).logits, np.float32)
+    return logits.reshape(len(texts), len(others), -1)
 
 
 def _softmax(logits: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -60,11 +60,11 @@ def encoder(vocab, length=48):
     return EncoderConfig(embedding=table, block=block, depth=2)
 
 
-def checkpoint(architecture, seed=0, **head):
+def checkpoint(architecture, seed=0, length=48, **head):
     """Make a checkpoint of BERT's: with a head, or the model with its pooler."""
     read, vocab = tokenizer()
     head = head or {"outputs": 0, "pool": "first", "dense": "tanh"}
-    model = with_head(encoder(vocab), **head).build(nnx.Rngs(seed))
+    model = with_head(encoder(vocab, length), **head).build(nnx.Rngs(seed))
     return hub.wrap(model, architecture, tokenizer=read)
 
 

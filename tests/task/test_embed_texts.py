@@ -16,8 +16,9 @@ from flax_transformer.nn import with_fields
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.embedding import embed
 from flax_transformer.task.line_search import search_lines
-from flax_transformer.task.sentence_embedding import batches, resolve_prompt, width_of
+from flax_transformer.task.sentence_embedding import resolve_prompt
 from flax_transformer.task.sentence_similarity import correlations
+from flax_transformer.task.text_batches import batches, width_of
 from flax_transformer.task.zero_shot import choose_among
 from tests.hub.test_sentence_folder import ENCODER
 from tests.task.checkpoints import LETTERS, tokenizer_files

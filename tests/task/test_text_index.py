@@ -136,3 +136,13 @@ def test_bad_input_is_refused_in_a_sentence(index, embedder, documents, tmp_path
         index.save(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no index"):
         load_index(tmp_path / "none")
+
+
+def test_a_text_may_be_as_long_as_the_positions():
+    # The next width of batches would be 48, for which there are no positions.
+    short = checkpoint("BertModel", length=40)
+    texts = ["alpha beta " * 17, "nu"]
+    vectors = embed(short, texts)
+    for text, vector in zip(texts, vectors, strict=True):
+        states = short(**short.tokenizer([text], max_length=40)).last_hidden_state[0]
+        np.testing.assert_allclose(vector, states.mean(0), atol=1e-5)

@@ -55,6 +55,14 @@ class Call:
     mask: bool
 
 
+_PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
+
+
+def plain_call(**given: Any) -> Call:
+    """Return how a tokenizer is called with some of `pairs`, `max_length`, `padding`, `side` and `truncate`."""
+    return read_call(_PLAIN | given, {}, None)
+
+
 def read_call(given: Mapping[str, Any], theirs: Mapping[str, Any], limit: int | None) -> Call:
     """Understand how a tokenizer is called.
 

@@ -23,6 +23,7 @@ from flax_transformer.hub.processor.call import (
     as_tensors,
     check_text,
     pad_rows,
+    plain_call,
     read_call,
     read_texts,
 )
@@ -42,7 +43,6 @@ from flax_transformer.hub.processor.kind import TokenizerType, build_engine, fin
 from flax_transformer.hub.processor.vocabulary import Vocabulary
 from flax_transformer.listing import listed
 
-_PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
 
 
@@ -218,7 +218,7 @@ class HubTokenizer(Vocabulary):
         rows = [first, *first.overflowing]
         longest = max(len(row.ids) for row in rows)
         width = longest if multiple == 1 else min(-(-longest // multiple) * multiple, max_length)
-        inputs = self.pad_rows(rows, read_call(_PLAIN | {"padding": width}, {}, None))
+        inputs = self.pad_rows(rows, plain_call(padding=width))
         offsets = np.zeros((*inputs["input_ids"].shape, 2), np.int32)
         inside = np.zeros(inputs["input_ids"].shape, bool)
         for i, row in enumerate(rows):
