@@ -36,6 +36,7 @@ def summarise(
       jsonl: Print a JSON object for each instead: file, summary, the numbers of chosen sentences, whether it was cut.
       revision: Branch, tag or commit of a hub id.
     """
+    from flax_transformer.data.text.passage import read_document
     from flax_transformer.task.summariser import open_summariser
 
     keep_programs()
@@ -43,7 +44,7 @@ def summarise(
         documents = {}
         for name in files:
             try:
-                documents[name] = _read(Path(name))
+                documents[name] = read_document(Path(name))
             except (ValueError, OSError) as error:
                 refuse(name, error)
         if not files:
@@ -62,24 +63,3 @@ def summarise(
             record = {"file": name, "summary": found.text, "chosen": [*found.chosen], "cut": found.cut}
             line = found.text if len(documents) == 1 else f"{name}\t{' '.join(found.text.split())}"
             put(record, line, jsonl=jsonl)
-
-
-def _read(path: Path) -> str:
-    """Read a document.
-
-    Raises:
-      FileNotFoundError: no such file.
-      ValueError: what is no text, or empty.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8, it is not ({error.reason} at byte {error.start:,})") from error
-    if "\0" in text:
-        raise ValueError(f"{path} must be text, it has a byte 0 at {text.index(chr(0)):,}")
-    if not text.strip():
-        raise ValueError(f"{path} must not be empty")
-    return text

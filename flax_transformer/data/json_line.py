@@ -94,6 +94,22 @@ def json_line_files(root: Path, kind: JsonLineSchema) -> dict[str, Path]:
     return files
 
 
+def parse_json_lines(path: Path, text: str | bytes) -> Iterator[tuple[int, str, Any]]:
+    """Parse the lines of a file that are not blank: number, file and number for messages, and what the line says.
+
+    Raises:
+      ValueError: a line that is no JSON; names file and line.
+    """
+    for number, line in enumerate(text.split("\n") if isinstance(text, str) else text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            yield number, where, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where} must be JSON: {error}") from error
+
+
 def read_json_lines(path: Path, kind: JsonLineSchema) -> Iterator[JsonLine]:
     """Read a file line by line.
 
@@ -101,15 +117,10 @@ def read_json_lines(path: Path, kind: JsonLineSchema) -> Iterator[JsonLine]:
       ValueError: no lines, what is no JSON, or a line without a file within the folder; names file and line.
     """
     number = None
-    for number, line in ((n, line) for n, line in enumerate(path.read_bytes().splitlines(), 1) if line.strip()):
-        where = f"{path}, line {number}"
-        try:
-            said = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} must be JSON: {error}") from error
+    for number, where, said in parse_json_lines(path, path.read_bytes()):
         if not isinstance(said, dict):
             keys = " and ".join(filter(None, (kind.names[0], kind.texts[0], kind.besides)))
-            raise ValueError(f"{where} must be an object with {keys}, got {line[:60]!r}")
+            raise ValueError(f"{where} must be an object with {keys}, got {said!r:.60}")
         name = first_of(said, kind.names)
         if not isinstance(name, str) or not name or "\0" in name:
             raise ValueError(f"{where} must name its {kind.one} as {kind.names[0]}, got {name!r}")

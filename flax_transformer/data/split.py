@@ -31,6 +31,17 @@ def split_of(name: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def split_file(data: Any, split: str) -> str:
+    """Return what some data call the file of a split, in their field of its name.
+
+    Raises:
+      ValueError: no such split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    return getattr(data, split)
+
+
 def is_split_name(name: str) -> bool:
     """Whether a name is a split's and nothing else, but for a number such as a year."""
     return name.lower().rstrip("0123456789_- ") in _WORDS

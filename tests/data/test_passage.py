@@ -60,8 +60,8 @@ def test_documents_are_files_and_lines(tmp_path):
     ("name", "data", "rule"),
     [
         ("a.bin", b"\xff\xfe\x00", "must be text in UTF-8"),
-        ("a.txt", b"a\x00b", "bytes of zero"),
-        ("a.txt", b" \n", "is an empty document"),
+        ("a.txt", b"a\x00b", "has a byte 0 at 1"),
+        ("a.txt", b" \n", "must not be empty"),
         ("a.jsonl", b"{}", "line 1 must be an object with a text that is not empty"),
         ("a.jsonl", b'{"text": "a"}\n{', "line 2 must be JSON"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flax_transformer.data.split import split_file
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.frozen import frozen
 
@@ -47,10 +48,8 @@ class ChoiceData:
           FileNotFoundError: no such file or folder.
           ValueError: a file of another form, or a question without its right answer; names it.
         """
-        names = {"train": self.train, "validation": self.validation, "test": self.test}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
-        return read_choices(Path(self.root) / names[split]) if self.root else made_up_choices(split)
+        name = split_file(self, split)
+        return read_choices(Path(self.root) / name) if self.root else made_up_choices(split)
 
 
 def read_choices(path: str | Path) -> list[Choices]:

@@ -1,12 +1,12 @@
 """Documents with summaries: JSON lines, one document a line, of which fields have names of the data's own."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flax_transformer.data.json_line import parse_json_lines
 from flax_transformer.data.split import SPLITS, split_of
 from flax_transformer.data.table import Table
 from flax_transformer.data.text.plain import read_text
@@ -107,16 +107,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            said = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} must be JSON: {error}") from error
+    for _, where, said in parse_json_lines(path, read_text(path)):
         if not isinstance(said, dict):
-            raise ValueError(f"{where} must be an object with a document and its summary, got {line[:60]!r}")
+            raise ValueError(f"{where} must be an object with a document and its summary, got {said!r:.60}")
         yield where, said
 
 

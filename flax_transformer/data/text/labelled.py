@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flax_transformer.data.split import split_file
 from flax_transformer.data.table import Table
 from flax_transformer.data.text.plain import read_text, standard_library
 from flax_transformer.frozen import frozen
@@ -55,10 +56,7 @@ class LabelledText:
         return self.names or labels
 
     def _path(self, split: str) -> Path:
-        names = {"train": self.train, "validation": self.validation, "test": self.test}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
-        return Path(self.root) / f"{names[split]}.tsv"
+        return Path(self.root) / f"{split_file(self, split)}.tsv"
 
     def _labels(self) -> tuple[str, ...]:
         return self.labels or find_labels(self._path("train"))

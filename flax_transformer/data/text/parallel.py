@@ -4,6 +4,7 @@ import difflib
 from collections import Counter
 from pathlib import Path
 
+from flax_transformer.data.split import split_file
 from flax_transformer.data.table import Table
 from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.text.plain import decode
@@ -36,10 +37,7 @@ class ParallelText:
 
     def read(self, split: str) -> Table:
         """Read the ``train``, ``validation`` or ``test`` pairs; errors as ``read_parallel`` and ``parallel_files``."""
-        names = {"train": self.train, "validation": self.validation, "test": self.test}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
-        files = parallel_files(self.root, names[split], self.source, self.target)
+        files = parallel_files(self.root, split_file(self, split), self.source, self.target)
         return read_parallel(*files, max_length=self.max_length, strict=self.strict)
 
 

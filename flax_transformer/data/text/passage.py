@@ -3,11 +3,11 @@
 Axes: T tokens.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flax_transformer.data.json_line import SUFFIXES, parse_json_lines
 from flax_transformer.frozen import frozen
 
 
@@ -92,7 +92,7 @@ def read_documents(
             if path.is_dir() and any(part.startswith(".") for part in name.parts):
                 continue
             try:
-                found = _read(file, name.as_posix())
+                found = _documents(file, name.as_posix())
             except (OSError, ValueError) as error:
                 if refuse is None:
                     raise
@@ -101,27 +101,34 @@ def read_documents(
             yield from found
 
 
-def _read(file: Path, name: str) -> list[Document]:
-    data = file.read_bytes()
+def read_document(path: Path) -> str:
+    """Read the text of a document.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: a file that is not text in UTF-8, or is empty; names it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
     try:
-        text = data.decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be text in UTF-8: {error.reason} at byte {error.start}") from error
+        raise ValueError(f"{path} must be text in UTF-8: {error.reason} at byte {error.start:,}") from error
     if "\0" in text:
-        raise ValueError(f"{file} must be text in UTF-8, it has bytes of zero")
+        raise ValueError(f"{path} must be text, it has a byte 0 at {text.index(chr(0)):,}")
     if not text.strip():
-        raise ValueError(f"{file} is an empty document")
-    if file.suffix not in (".jsonl", ".jl"):
+        raise ValueError(f"{path} must not be empty")
+    return text
+
+
+def _documents(file: Path, name: str) -> list[Document]:
+    text = read_document(file)
+    if file.suffix not in SUFFIXES:
         return [Document(name, text)]
-    return [_line(file, name, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-
-
-def _line(file: Path, name: str, number: int, line: str) -> Document:
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}, line {number} must be JSON: {error}") from error
-    text = said.get("text") if isinstance(said, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{file}, line {number} must be an object with a text that is not empty, got {line[:60]!r}")
-    return Document(f"{name}:{said.get('id', number)}", text)
+    documents = []
+    for number, where, said in parse_json_lines(file, text):
+        found = said.get("text") if isinstance(said, dict) else None
+        if not isinstance(found, str) or not found.strip():
+            raise ValueError(f"{where} must be an object with a text that is not empty, got {said!r:.60}")
+        documents.append(Document(f"{name}:{said.get('id', number)}", found))
+    return documents

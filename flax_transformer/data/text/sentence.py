@@ -3,7 +3,6 @@ of them in Python's own standard library.
 """
 
 import ast
-import json
 import math
 import random
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.data.json_line import parse_json_lines
+from flax_transformer.data.split import split_file
 from flax_transformer.data.table import Table
 from flax_transformer.data.text.plain import read_text, standard_library
 from flax_transformer.frozen import frozen
@@ -49,11 +50,9 @@ class SentenceData:
           ValueError: a line of other than so many texts, an empty one, or a score that is no number; file, 1-based line
             and rule are named.
         """
-        names = {"train": self.train, "validation": self.validation, "test": self.test}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+        name = split_file(self, split)
         if self.root:
-            paths = [Path(self.root) / f"{names[split]}.{kind}" for kind in ("tsv", "jsonl")]
+            paths = [Path(self.root) / f"{name}.{kind}" for kind in ("tsv", "jsonl")]
             path = next((path for path in paths if path.is_file()), None)
             if path is None:
                 raise FileNotFoundError(f"no {paths[0].name} and no {paths[1].name} in {self.root}")
@@ -92,17 +91,14 @@ def _score(where: str, last: list[Any]) -> float:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[Any]]]:
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
-        where = f"{path}, line {number}"
-        if path.suffix == ".tsv":
-            yield where, line.removesuffix("\r").split("\t")
-            continue
-        try:
-            said = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} must be JSON: {error}") from error
+    text = read_text(path)
+    if path.suffix == ".tsv":
+        for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+            yield f"{path}, line {number}", line.removesuffix("\r").split("\t")
+        return
+    for _, where, said in parse_json_lines(path, text):
         if not isinstance(said, list | dict):
-            raise ValueError(f"{where} must be an array or an object of texts, got {line[:60]!r}")
+            raise ValueError(f"{where} must be an array or an object of texts, got {said!r:.60}")
         yield where, list(said.values() if isinstance(said, dict) else said)
 
 

@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+from flax_transformer.data.split import split_file
 from flax_transformer.data.text.annotated import Question, read_squad
 from flax_transformer.frozen import frozen
 
@@ -39,9 +40,7 @@ class SquadData:
         Raises:
           FileNotFoundError, ValueError: as `read_squad`.
         """
-        names = {"train": self.train, "validation": self.validation, "test": self.test or self.validation}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+        name = split_file(self, split) or self.validation
         if not self.root:
             return made_up_questions(split)
         if self.holdout and split != "test":
@@ -49,7 +48,7 @@ class SquadData:
             passages = list(dict.fromkeys(each.context for each in found))
             held = set(passages[: round(self.holdout * len(passages))])
             return [each for each in found if (each.context in held) == (split == "validation")]
-        return self._file(names[split])
+        return self._file(name)
 
     def _file(self, name: str) -> list[Question]:
         paths = [Path(self.root) / f"{name}{suffix}" for suffix in (".json", ".json.gz")]
