@@ -10,6 +10,7 @@ are told of answers in the first passages, beside those of the passage that the 
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def main() -> None:
             [*rerank(ranker, question, row[:most]), *row[most:]]
             for question, row in zip(asked, found[ways[-1]], strict=True)
         ]
-        ranks = [[each.__class__(each.passage, each.number, -rank) for rank, each in enumerate(row)]
+        ranks = [[replace(each, score=-float(rank)) for rank, each in enumerate(row)]
                  for row in found["ranked anew"]]  # fmt: skip
         results.append({"by": f"{ways[-1]}, ranked anew", **scored(ranks, questions, names)})
     if options.reader is not None:

@@ -40,15 +40,13 @@ def index(
     """
     import sys
 
-    from flax_transformer.data.text.passage import PassageConfig, read_documents
+    from flax_transformer.data.text.passage import read_documents
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.text_index import TextIndexConfig, index_documents, passage_room
+    from flax_transformer.task.text_index import TextIndexConfig, index_documents, usual_passages
 
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    tokens = min(128, passage_room(pretrained) or 128) if tokens is None else tokens
-    cut = PassageConfig(tokens=tokens, overlap=tokens // 4 if overlap is None else overlap)
-    config = TextIndexConfig(passages=cut, kind=kind, pooling=pooling)
+    config = TextIndexConfig(passages=usual_passages(pretrained, tokens, overlap), kind=kind, pooling=pooling)
 
     def progress(done: int, whole: int) -> None:
         print(f"{done:,} of {whole:,} passages", file=sys.stderr, flush=True)
@@ -135,15 +133,16 @@ def _lines(each) -> list[str]:
 
 def _opened(reader, documents: Path, retriever: str | None):
     """Open an index, or make one of documents, and the checkpoint that it is searched by."""
-    from flax_transformer.data.text.passage import PassageConfig, read_documents
+    from flax_transformer.data.text.passage import read_documents
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.text_index import (
         SAID,
         TextIndexConfig,
         index_documents,
-        index_words,
         load_index,
-        passage_room,
+        passages_of,
+        usual_passages,
+        words_index,
     )
 
     if (documents / SAID).is_file():
@@ -153,10 +152,9 @@ def _opened(reader, documents: Path, retriever: str | None):
     with Refused() as refuse:
         read = list(read_documents([documents], refuse))
         if retriever is None:
-            return index_words(reader, read), None
+            return words_index(passages_of(reader, read)), None
         embedder = open_checkpoint(retriever)
-        tokens = min(128, passage_room(embedder) or 128)
-        config = TextIndexConfig(passages=PassageConfig(tokens=tokens, overlap=tokens // 4))
+        config = TextIndexConfig(passages=usual_passages(embedder))
         return index_documents(embedder, read, config, name=retriever), embedder
 
 

@@ -174,7 +174,7 @@ def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationIn
         chosen["global_attention_mask"] = given.global_attention_mask
     inputs = {"input_ids": ids, **chosen}
     source = tokens_of(Inputs(**(inputs if prepare is None else prepare(inputs, pretrained.config))))
-    return GenerationInput(source, mask, _begin(len(ids), _first(settings), on, ids.dtype))
+    return GenerationInput(source, mask, _begin(len(ids), first_token(settings), on, ids.dtype))
 
 
 def _image_words(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
@@ -182,7 +182,7 @@ def _image_words(pretrained: Any, given: Given, settings: Settings) -> Generatio
     if given.input_ids is not None or given.attention_mask is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
     images = read_images(pretrained, given)
-    return GenerationInput(images, None, _begin(len(images), _first(settings)))
+    return GenerationInput(images, None, _begin(len(images), first_token(settings)))
 
 
 def _words_after_image(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
@@ -197,7 +197,7 @@ def _words_after_image(pretrained: Any, given: Given, settings: Settings) -> Gen
     if mask is not None and not isinstance(mask, jax.core.Tracer) and not mask.all():
         raise ValueError("prompts beside images are of one length, got an attention_mask with 0")
     on = np if isinstance(ids, np.ndarray) else jnp
-    begun = _begin(len(ids), _first(settings), on, ids.dtype)
+    begun = _begin(len(ids), first_token(settings), on, ids.dtype)
     return GenerationInput(images, None, on.concatenate([begun, ids[:, 1:-1]], axis=1))
 
 
@@ -205,10 +205,15 @@ def _asked(pretrained: Any, given: Given, settings: Settings) -> GenerationInput
     """Read questions and the images that they are about."""
     images, (ids, mask) = read_images(pretrained, given), read_tokens(pretrained, given)
     _same_rows(ids, images)
-    return GenerationInput({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
+    return GenerationInput({"tokens": ids, "images": images}, mask, _begin(len(ids), first_token(settings)))
 
 
-def _first(settings: Settings) -> int:
+def first_token(settings: Settings) -> int:
+    """Return the token that an encoder-decoder begins to write with.
+
+    Raises:
+      ValueError: a checkpoint that says none.
+    """
     start = settings.decoder_start_token_id
     start = settings.bos_token_id if start is None else start
     if start is None:

@@ -33,7 +33,7 @@ def classifier(
     read: Reader,
     call: Call,
     rows: Table,
-    outputs: int | str | None = None,
+    outputs: int | None = None,
     dropout: Mapping[str, float | None] | None = None,
     *,
     uses: tuple[str, ...],
@@ -46,7 +46,7 @@ def classifier(
     Args:
       read: makes the encoder's config of config.json.
       rows: of the head.
-      outputs: of the head, or the field that says how many, 128 without it; None: as many as there are labels.
+      outputs: of the head; None: as many as there are labels.
       dropout: fields that give the rate before the output layer, the first that is there, and their defaults.
       uses: what it can do.
       base: whether it is the base class, whose tensors have no prefix.
@@ -57,8 +57,7 @@ def classifier(
     def config(fields: Fields) -> ClassifierConfig:
         rates = (fields.number(name, default) for name, default in (dropout or {}).items())
         rate = next((rate for rate in rates if rate is not None), 0.0)
-        count = fields.integer(outputs, 128) if isinstance(outputs, str) else outputs
-        return with_head(read(fields), outputs=fields.labels if count is None else count, dropout=rate, **head)
+        return with_head(read(fields), outputs=fields.labels if outputs is None else outputs, dropout=rate, **head)
 
     return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored)
 

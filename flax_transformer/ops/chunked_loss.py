@@ -81,7 +81,7 @@ def chunked_scores(
     return jnp.sum(totals), jnp.sum(weights), jnp.sum(right)
 
 
-def _cut(x: Array, chunk: int, rank: int) -> Array:
+def cut_tokens(x: Array, chunk: int, rank: int) -> Array:
     """Cut tokens, the first `rank` axes of x, into chunks; what is over is filled up with zeros."""
     tail = x.shape[rank:]
     flat = x.reshape(-1, *tail)
@@ -116,7 +116,7 @@ def _chunked(settings, output, hidden, labels, weights):
         return jax.tree.map(jnp.add, sums, _score(_logits(output, hidden, vocab), *rest, options)), None
 
     zero = jnp.zeros((), weights.dtype)
-    return jax.lax.scan(add, (zero, zero), [_cut(x, chunk, labels.ndim) for x in (hidden, labels, weights)])[0]
+    return jax.lax.scan(add, (zero, zero), [cut_tokens(x, chunk, labels.ndim) for x in (hidden, labels, weights)])[0]
 
 
 @partial(_chunked.defjvp, symbolic_zeros=True)
@@ -154,7 +154,7 @@ def _sums_and_gradients(given, *, settings):
         return None if x is None else jnp.zeros(x.shape, weights.dtype)
 
     start = (zeros(weights[:0].sum()),) * 2, zeros(embedding), zeros(bias)
-    cuts = [_cut(x, chunk, labels.ndim) for x in (hidden, labels, weights)]
+    cuts = [cut_tokens(x, chunk, labels.ndim) for x in (hidden, labels, weights)]
     (sums, *by_output), cut = jax.lax.scan(add, start, cuts)
     return sums, (*by_output, *(_join(x, labels.shape) for x in cut))
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
+from flax_transformer.ops.chunked_loss import cut_tokens
 from flax_transformer.ops.float32 import product
 
 TINY = 1e-20
@@ -76,14 +77,6 @@ def pointer_cross_entropy(
     Returns:
       The sum, and that of the weights.
     """
-    count = labels.size
-    size = min(chunk, max(count, 1))
-
-    def cut(x: Array) -> Array:
-        flat = x.reshape(count, *x.shape[labels.ndim :])
-        flat = jnp.pad(flat, [(0, -count % size)] + [(0, 0)] * (flat.ndim - 1))
-        # Tokens of one chunk lie far apart, so a sharded batch axis is sharded within every chunk.
-        return jnp.moveaxis(flat.reshape(size, -1, *flat.shape[1:]), 0, 1)
 
     @jax.checkpoint
     def add(total: Array, part: Any) -> tuple[Array, None]:
@@ -98,7 +91,7 @@ def pointer_cross_entropy(
             loss += z_loss * norm**2
         return total + jnp.sum(loss * weights), None
 
-    parts = [cut(x) for x in (hidden, labels, weights.astype(jnp.float32), gate, copied)]
+    parts = [cut_tokens(x, chunk, labels.ndim) for x in (hidden, labels, weights.astype(jnp.float32), gate, copied)]
     return jax.lax.scan(add, jnp.zeros((), jnp.float32), parts)[0], jnp.sum(weights)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Array, Int
 
 from flax_transformer.data.text.passage import Passage
@@ -18,7 +19,7 @@ from flax_transformer.decode import Decoded, Greedy, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.call import visible
-from flax_transformer.hub.generation_input import padded_length
+from flax_transformer.hub.generation_input import first_token, padded_length
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
 from flax_transformer.task.question_answering import Answer, AnswerConfig, Conversation, answer
@@ -148,31 +149,32 @@ def read_passages(
     Raises:
       ValueError: what `answer` refuses.
     """
-    spans: list[tuple[float, Answer, Passage]] = []
-    least = np.inf
+    answering: list[tuple[float, Answer, Passage]] = []
+    others: list[tuple[float, Answer, Passage]] = []
+    nothing = np.inf
     for passage in passages:
         found = answer(pretrained, question, passage.text, config, multiple=32)
-        least = min([least, *(each.score for each in found if not each.text)])
+        nothing = min([nothing, *(each.score for each in found if not each.text)])
         # A passage whose own verdict is that it has no answer gives none.
-        if found and found[0].text:
-            spans += [(each.score, each, passage) for each in found if each.text]
-    spans.sort(key=lambda span: -span[0])
-    kept = _distinct(spans)[: config.n_best]
+        kind = answering if found and found[0].text else others
+        kind += [(each.score, each, passage) for each in found if each.text]
+    kept = _distinct(answering)[: config.n_best]
+    spans = kept or _distinct(others)[: config.n_best]
+    scores = np.array([score for score, _, _ in spans] + ([nothing] if np.isfinite(nothing) else []))
+    probabilities = scipy.special.softmax(scores).tolist() if len(scores) else []
     if not kept:
-        return [DocumentAnswer("", 1.0 if passages else None, None)]
-    scores = np.array([score for score, _, _ in kept] + ([least] if np.isfinite(least) else []))
-    probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        return [DocumentAnswer("", probabilities[-1] if np.isfinite(nothing) else None, None)]
     return [
-        DocumentAnswer(each.text, float(share), passage, passage.start + each.start, passage.start + each.end)
+        DocumentAnswer(each.text, share, passage, passage.start + each.start, passage.start + each.end)
         for share, (_, each, passage) in zip(probabilities, kept, strict=False)
     ]
 
 
 def _distinct(spans: Sequence[tuple[float, Answer, Passage]]) -> list[tuple[float, Answer, Passage]]:
-    """Keep the best of what is the same characters of a document, in passages that overlap."""
+    """Sort by score, and keep the best of what is the same characters of a document, in passages that overlap."""
     seen: set[tuple[str, int, int]] = set()
     kept = []
-    for score, each, passage in spans:
+    for score, each, passage in sorted(spans, key=lambda span: -span[0]):
         place = (passage.document, passage.start + each.start, passage.start + each.end)
         if place not in seen:
             seen.add(place)
@@ -202,13 +204,10 @@ def fuse_passages(
     ids = np.pad(inputs["input_ids"], extra, constant_values=tokenizer.pad or 0)
     mask = np.pad(inputs["attention_mask"], extra)
     settings = make_settings(pretrained.config, pretrained.generation, {"max_new_tokens": new_tokens})
-    start = settings.decoder_start_token_id
-    config = settings.config(new_tokens)
-    config = Greedy(max_length=new_tokens, eos=config.eos, pad=config.pad)
-    first = settings.bos_token_id if start is None else start
-    decoded = _fused(pretrained.decoder, ids, mask, np.array([first], np.int32), config)
-    tokens = np.asarray(decoded.tokens[0, 0, : int(decoded.lengths[0, 0])])
-    (text,) = tokenizer.decode([tokens])
+    marks = settings.config(new_tokens)
+    config = Greedy(max_length=new_tokens, eos=marks.eos, pad=marks.pad)
+    decoded = _fused(pretrained.decoder, ids, mask, np.array([first_token(settings)], np.int32), config)
+    (text,) = tokenizer.decode([decoded.tokens[0, 0, : int(decoded.lengths[0, 0])].tolist()])
     return DocumentAnswer(text.strip(), float(np.exp(decoded.scores[0, 0])), passages[0])
 
 

@@ -133,3 +133,11 @@ def tested(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[str
 @partial(jax.jit, static_argnums=0)
 def _sums(objective: Objective, model: Any, batch: Any) -> dict[str, Any]:
     return objective.held_out(model, batch)
+
+
+def compared(source: str, hypothesis: str, target: str) -> Iterable[str]:
+    """Show one source and what came of it; where that is wrong, also what it should be."""
+    yield f"  {source}"
+    yield f"  {'=' if hypothesis == target else '→'} {hypothesis}"
+    if hypothesis != target:
+        yield f"    expected: {target}"

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
 from flax_transformer.data.table import Table
 from flax_transformer.data.text import FittedRows
@@ -32,7 +31,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, split_batches
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.summarisation import score_summaries, score_table
 from flax_transformer.task.text_classification import encoder_tokenizer
@@ -120,9 +119,7 @@ class MarkedSentences:
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("token-classification",), vocab=tokenizer.vocab_size, classes=CLASSES),
-            batches=stream(shuffled(items["train"], seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
-            test=partial(each_once, items["test"], rows=rows, collate=collate),
+            **split_batches(items, collate, self.rows, context),
             held=HeldSentences(tables["test"], *found["test"], collate, rows),
             fields={"id2label": names, "label2id": {name: int(number) for number, name in names.items()}},
         )

@@ -4,13 +4,11 @@ Axes: B rows, A choices, T positions.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
-from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays, Example
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.choice import ChoiceData, Choices
@@ -19,8 +17,8 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
 from flax_transformer.task.classification import Label
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, compared, tested
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, split_batches
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_classification import encoder_tokenizer
 
@@ -60,13 +58,10 @@ class AnswerChoices:
         for split, questions in found.items():
             print(f"{split}: {len(questions):,} questions of at most {most} answers", flush=True)
         collate = ChoiceRows(choices=most, length=self.length, pad=tokenizer.pad or 0)
-        rows = context.held_rows(self.rows)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("multiple-choice",), vocab=tokenizer.vocab_size),
-            batches=stream(shuffled(items["train"], seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
-            test=partial(each_once, items["test"], rows=rows, collate=collate),
+            **split_batches(items, collate, self.rows, context),
             held=found["test"],
         )
 
@@ -142,10 +137,10 @@ class ChosenAnswers(Evaluator):
                 "target": each.answers[each.label],
             })  # fmt: skip
         lines = [
-            line for each in samples[: self.count]
-            for line in ("", f"  {each['source'].splitlines()[-1]}", f"  → {each['hypothesis']}",
-                         f"    expected: {each['target']}")
-        ]  # fmt: skip
+            line
+            for each in samples[: self.count]
+            for line in ("", *compared(each["source"].splitlines()[-1], each["hypothesis"], each["target"]))
+        ]
         said = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(questions):,} questions"
         return Shown(metrics=metrics, samples=samples, lines=(*lines, "", said))
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 
-from flax_transformer.data import Examples, ExampleStream
+from flax_transformer.data import Examples, ExampleStream, each_once, shuffled
 from flax_transformer.data.examples import Collate
 from flax_transformer.data.stream import Stream
 from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
@@ -146,6 +147,19 @@ def stream(examples: Examples, collate: Collate, rows: int) -> ExampleStream:
     return ExampleStream(
         examples, collate, rows=rows, process_index=jax.process_index(), process_count=jax.process_count()
     )
+
+
+def split_batches(
+    items: Mapping[str, Any], collate: Collate, rows: int, context: "Context", *transforms: Any
+) -> dict[str, Any]:
+    """Return the batches of an `Opened`, of examples by split: training's shuffled, the others' each once.
+
+    Args:
+      transforms: of training examples.
+    """
+    once = partial(each_once, rows=context.held_rows(rows), collate=collate)
+    held = {split: partial(once, items[split]) for split in ("validation", "test")}
+    return {"batches": stream(shuffled(items["train"], *transforms, seed=context.seed), collate, rows), **held}
 
 
 def check_rows(rows: int, length: int, least: int = 1) -> None:

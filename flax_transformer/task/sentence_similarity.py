@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays, Example
 from flax_transformer.data.table import Table
 from flax_transformer.data.text.text_column import TextColumns
@@ -19,7 +18,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.sentence import PLAIN
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, split_batches
 from flax_transformer.task.retrieval import HeldMatches, embedded
 from flax_transformer.task.spec import Spec
 
@@ -76,14 +75,13 @@ class TextRows:
             print(f"{split}: {len(each):,} rows of {columns} texts, {tokens:,} tokens", flush=True)
         pad = 0 if tokenizer.pad is None else tokenizer.pad
         lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
-        collate, rows = TextColumns(lengths=lengths, columns=columns, pad=pad), context.held_rows(self.rows)
+        collate = TextColumns(lengths=lengths, columns=columns, pad=pad)
+        batches = split_batches(items, collate, self.rows, context)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("feature-extraction",), vocab=tokenizer.vocab_size, fields=PLAIN),
-            batches=stream(shuffled(items["train"], seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
-            test=partial(each_once, items["test"], rows=rows, collate=collate),
-            held=self._held(found["test"], partial(each_once, items["test"], rows=rows, collate=collate)),
+            **batches,
+            held=self._held(found["test"], batches["test"]),
         )
 
     def _learned(self, context: Context, train: Table) -> HubTokenizer:

@@ -4,20 +4,18 @@ Axes: B rows, T positions.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays, Example
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.annotated import Question
 from flax_transformer.data.text.squad import SquadData
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, compared, tested
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, split_batches
 from flax_transformer.task.question_answering import AnswerConfig, answer, squad_scores
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_classification import encoder_tokenizer
@@ -67,13 +65,11 @@ class AnswerSpans:
                 f"{split}: {len(found[split]):,} questions in {len(each):,} windows, {empty:,} without an answer",
                 flush=True,
             )
-        collate, rows = SpanRows(length=self.length, pad=tokenizer.pad or 0), context.held_rows(self.rows)
+        collate = SpanRows(length=self.length, pad=tokenizer.pad or 0)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("question-answering",), vocab=tokenizer.vocab_size),
-            batches=stream(shuffled(items["train"], seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
-            test=partial(each_once, items["test"], rows=rows, collate=collate),
+            **split_batches(items, collate, self.rows, context),
             held=found["test"],
         )
 
@@ -163,9 +159,9 @@ class SpanAnswers(Evaluator):
             for each, text in list(zip(questions, texts, strict=True))[:100]
         ]  # fmt: skip
         shown = [
-            line for each in samples[: self.count]
-            for line in ("", f"  {each['source'].splitlines()[-1]}", f"  → {each['hypothesis']}",
-                         f"    expected: {each['target']}")
-        ]  # fmt: skip
+            line
+            for each in samples[: self.count]
+            for line in ("", *compared(each["source"].splitlines()[-1], each["hypothesis"], each["target"]))
+        ]
         said = f"test F1 {metrics['f1']:.2f}, exact match {metrics['exact_match']:.2f} on {len(questions):,} questions"
         return Shown(metrics=metrics, samples=samples, lines=(*shown, "", said))

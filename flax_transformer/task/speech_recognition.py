@@ -30,10 +30,9 @@ from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.attention import attention_weights, spell
 from flax_transformer.task.audio_classification import AudioExamples, HeldAudio, frame_sizes, sampled, spectra
 from flax_transformer.task.checkpoint import audio_processor_of, require_use
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, compared, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig
 from flax_transformer.task.spec import Spec
-from flax_transformer.task.text_to_text import compared
 from flax_transformer.task.translator import Search, beginning, decode_batch, ready, room_of
 
 CTC = "automatic-speech-recognition"  # by letters at every position; an encoder-decoder responds to audio

@@ -29,7 +29,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.metric.rouge import KINDS, rouge
 from flax_transformer.report import TextAttention
 from flax_transformer.task.attention import draw
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, compared, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.translator import Search, Translator, room_of
@@ -238,6 +238,20 @@ def score_summaries(summaries: Sequence[str], references: Sequence[Sequence[str]
     return rouge([as_lines(text) for text in summaries], [[as_lines(text) for text in each] for each in references])
 
 
+def all_scores(texts: Sequence[str], table: Table) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Score texts with the summary of each document, and with the best of all references where there are several.
+
+    Returns:
+      The scores by what they are of, and all of them as metrics: those of the best begin with `best_`.
+    """
+    own = score_summaries(texts, [[each] for each in table["summary"]])
+    if all(len(each) == 1 for each in table["references"]):
+        return {"its summary": own}, own
+    best = score_summaries(texts, table["references"])
+    metrics = own | {f"best_{name}": value for name, value in best.items()}
+    return {"its summary": own, "best of all references": best}, metrics
+
+
 def score_table(rows: Mapping[str, Mapping[str, float]]) -> str:
     """Lay out ROUGE of several systems, with half the width of the intervals."""
     shown = [kind for kind in KINDS if kind != "rougeLsum"]
@@ -275,11 +289,8 @@ class Rouge(Evaluator):
         found = summariser(held.sources)
         seconds = time.monotonic() - began
         table, texts = held.table, [each.text.strip() for each in found]
-        scores = {"its summary": score_summaries(texts, [[each] for each in table["summary"]])}
-        metrics = {**tested(finished.objective, finished.model, opened.test()), **scores["its summary"]}
-        if any(len(each) > 1 for each in table["references"]):
-            scores["best of all references"] = several = score_summaries(texts, table["references"])
-            metrics |= {f"best_{name}": value for name, value in several.items()}
+        scores, rouges = all_scores(texts, table)
+        metrics = {**tested(finished.objective, finished.model, opened.test()), **rouges}
         samples = [
             {
                 "source": source, "target": target, "hypothesis": text, "copied": True,
@@ -288,7 +299,11 @@ class Rouge(Evaluator):
             for source, target, text, each in zip(held.sources, table["summary"], texts, found, strict=True)
         ]  # fmt: skip
         step = max(len(samples) // self.count, 1)
-        shown = [line for each in samples[::step][: self.count] for line in _sample_lines(each)]
+        shown = [
+            line
+            for each in samples[::step][: self.count]
+            for line in compared(" ".join(each["source"].split())[:100], each["hypothesis"], each["target"])
+        ]
         headline = f"summaries of {len(texts):,} test documents ({duration(seconds)})"
         return Shown(metrics=metrics, samples=samples, lines=("", *shown, "", score_table(scores), headline))
 
@@ -308,8 +323,3 @@ class Rouge(Evaluator):
             return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:SHOWN]], []
         except ValueError as error:
             return [], [f"No attention is shown: {error}."]
-
-
-def _sample_lines(sample: Mapping[str, Any]) -> list[str]:
-    source = " ".join(sample["source"].split())
-    return [f"  {source[:100]}", f"  → {sample['hypothesis']}", f"    expected: {sample['target']}"]

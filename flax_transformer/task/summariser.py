@@ -26,7 +26,7 @@ from flax_transformer.task.extraction import (
 )
 from flax_transformer.task.run import EXPORT, open_run
 from flax_transformer.task.start import start_seq2seq
-from flax_transformer.task.summarisation import Rouge, Summaries, Summariser, score_summaries
+from flax_transformer.task.summarisation import Rouge, Summaries, Summariser, all_scores
 from flax_transformer.task.text_generation import TextGenerator, WriterConfig
 from flax_transformer.task.translator import Translator
 
@@ -240,8 +240,5 @@ def measure_summaries(
         for row, summary in zip(rows, summarise([table["document"][row] for row in rows], query), strict=True):
             found[row] = summary
     texts = [each.text for each in found if each is not None]
-    scores: dict[str, Any] = score_summaries(texts, [[each] for each in table["summary"]])
-    if any(len(each) > 1 for each in table["references"]):
-        best = score_summaries(texts, table["references"])
-        scores |= {f"best_{kind}": value for kind, value in best.items()}
+    _, scores = all_scores(texts, table)
     return {**scores, "documents": len(texts), "cut": sum(each.cut for each in found if each is not None)}

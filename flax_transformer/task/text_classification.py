@@ -5,13 +5,11 @@ Axes: B R rows, E classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
 from flax_transformer.data.label import check_classes
 from flax_transformer.data.table import Table
@@ -21,7 +19,7 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.checkpoint import positions_of, require_use, tokenizer_of
 from flax_transformer.task.classification import Label, label_names, ranked
-from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, split_batches
 from flax_transformer.task.spec import Spec
 
 
@@ -97,13 +95,10 @@ class LabelledTexts:
         if self.buckets > 1:
             lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
             collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
-        rows = context.held_rows(self.rows)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("classification",), vocab=tokenizer.vocab_size, classes=classes),
-            batches=stream(shuffled(items["train"], *hidden, seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
-            test=partial(each_once, items["test"], rows=rows, collate=collate),
+            **split_batches(items, collate, self.rows, context, *hidden),
             held=found["test"],
             fields={
                 "id2label": {str(number): name for number, name in enumerate(classes)},

@@ -4,7 +4,8 @@ Axes: N passages, Q queries, D width.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,7 +155,7 @@ def index_documents(
             f"a passage must fit into what the model reads, got tokens={config.passages.tokens}, it reads {room} "
             "beside special ones"
         )
-    passages = tuple(passages_of(pretrained, documents, config.passages))
+    passages = passages_of(pretrained, documents, config.passages)
     return embed_passages(pretrained, passages, config, name=name, progress=progress)
 
 
@@ -184,17 +185,6 @@ def embed_passages(
     return TextIndex(passages, kept, config, checkpoint_name(pretrained), name)
 
 
-def index_words(
-    pretrained: Pretrained, documents: Iterable[Document], config: PassageConfig = PassageConfig()
-) -> TextIndex:
-    """Cut documents into passages to be searched by words alone: there are no vectors.
-
-    Raises:
-      ValueError: as `index_documents`.
-    """
-    return words_index(tuple(passages_of(pretrained, documents, config)), config)
-
-
 def words_index(passages: tuple[Passage, ...], config: PassageConfig = PassageConfig()) -> TextIndex:
     """Make an index of passages that are cut already, to be searched by words alone."""
     if not passages:
@@ -219,16 +209,27 @@ def passage_room(pretrained: Pretrained) -> int | None:
     return None if (room := read_length(pretrained)) is None else room - added
 
 
-def passages_of(pretrained: Pretrained, documents: Iterable[Document], config: PassageConfig) -> Iterator[Passage]:
+def usual_passages(pretrained: Pretrained, tokens: int | None = None, overlap: int | None = None) -> PassageConfig:
+    """Return how documents are cut for a checkpoint, where it is not said: 128 tokens, or as many as it reads, of which
+    neighbours share a quarter.
+    """
+    tokens = min(PassageConfig().tokens, passage_room(pretrained) or math.inf) if tokens is None else tokens
+    return PassageConfig(tokens=int(tokens), overlap=int(tokens) // 4 if overlap is None else overlap)
+
+
+def passages_of(
+    pretrained: Pretrained, documents: Iterable[Document], config: PassageConfig = PassageConfig()
+) -> tuple[Passage, ...]:
     """Cut documents by the tokens of a checkpoint.
 
     Raises:
       ValueError: a checkpoint without a tokenizer.
     """
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer, passages = tokenizer_of(pretrained), []
     for document in documents:
         (offsets,) = tokenizer.token_offsets([document.text])
-        yield from split_passages(document, offsets, config)
+        passages += split_passages(document, offsets, config)
+    return tuple(passages)
 
 
 def search_index(

@@ -14,7 +14,7 @@ from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluator import Finished, tested
+from flax_transformer.task.evaluator import Finished, compared, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
@@ -163,14 +163,6 @@ def sample_lines(name: str, restored: Restored, count: int) -> list[str]:
     lines = ["", f"{name}:"] if count else []
     shown = list(zip(restored.sources, restored.hypotheses, restored.targets, strict=True))
     return lines + [line for each in shown[:count] for line in compared(*each)]
-
-
-def compared(source: str, hypothesis: str, target: str) -> Iterable[str]:
-    """Show one source and what came of it; where that is wrong, also what it should be."""
-    yield f"  {source}"
-    yield f"  {'=' if hypothesis == target else '→'} {hypothesis}"
-    if hypothesis != target:
-        yield f"    expected: {target}"
 
 
 def samples_of(restored: Mapping[str, Restored]) -> list[dict]:

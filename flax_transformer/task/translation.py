@@ -22,10 +22,9 @@ from flax_transformer.report import TextAttention
 from flax_transformer.task.attention import draw
 from flax_transformer.task.checkpoint import open_checkpoint, require_use, tokenizer_of
 from flax_transformer.task.command import program
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, compared
 from flax_transformer.task.run import EXPORT, open_translator
 from flax_transformer.task.text_generation import TextGenerator, WriterConfig
-from flax_transformer.task.text_to_text import compared
 from flax_transformer.task.translator import Hypothesis, Rescored, Search, Translator
 from flax_transformer.train import own_code
 from flax_transformer.train.folder import FolderError

@@ -14,7 +14,7 @@ from flax_transformer.task.document_answer import (
 )
 from flax_transformer.task.question_answering import AnswerConfig, Conversation, answer
 from flax_transformer.task.reranking import relevance, rerank
-from flax_transformer.task.text_index import index_words, search_index
+from flax_transformer.task.text_index import passages_of, search_index, words_index
 from tests.task.reading import WORDS, checkpoint, writer
 
 pytest.importorskip("bm25s")
@@ -34,7 +34,7 @@ def documents():
 
 @pytest.fixture(scope="module")
 def index(reader, documents):
-    return index_words(reader, documents, PassageConfig(tokens=10, overlap=5))
+    return words_index(passages_of(reader, documents, PassageConfig(tokens=10, overlap=5)))
 
 
 def test_spans_of_all_passages_are_ranked_together(reader, index, documents):
@@ -60,8 +60,19 @@ def test_spans_of_all_passages_are_ranked_together(reader, index, documents):
 def test_a_threshold_lets_nothing_be_the_answer(reader, index):
     ever = read_passages(reader, "what", index.passages[:3], AnswerConfig(threshold=1e6))
     assert ever[0].text
-    never = read_passages(reader, "what", index.passages[:3], AnswerConfig(threshold=-1e6))
-    assert [(each.text, each.probability) for each in never] == [("", 1.0)]
+    never = AnswerConfig(threshold=-1e6)
+    (none,) = read_passages(reader, "what", index.passages[:3], never)
+    scores, nothing = {}, []
+    for passage in index.passages[:3]:
+        for each in answer(reader, "what", passage.text, never, multiple=32):
+            place = (passage.document, passage.start + each.start, passage.start + each.end)
+            if each.text:
+                scores[place] = max(each.score, scores.get(place, -np.inf))
+            else:
+                nothing.append(each.score)
+    exponents = np.exp([min(nothing), *sorted(scores.values(), reverse=True)[: never.n_best]])
+    assert none.text == ""
+    assert none.probability == pytest.approx(exponents[0] / exponents.sum(), rel=1e-4)
 
 
 def test_a_question_reads_the_history(index, reader):

@@ -167,7 +167,7 @@ def test_rows_are_read_of_both_kinds_of_files(tmp_path):
         (["a\t "], "train.tsv", False, "line 1: texts must not be empty"),
         (["a\tb\tc"], "train.tsv", True, "line 1: a line must end with a number, got 'c'"),
         (["a\tb\tnan"], "train.tsv", True, "must end with a number"),
-        (["3"], "train.jsonl", False, "line 1 must be an array or an object of texts, got '3'"),
+        (["3"], "train.jsonl", False, "line 1 must be an array or an object of texts, got 3"),
         (["[1"], "train.jsonl", False, "line 1 must be JSON"),
         (["[1, 2]"], "train.jsonl", False, "line 1: texts must not be empty, got"),
     ],

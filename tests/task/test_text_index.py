@@ -10,9 +10,10 @@ from flax_transformer.task.text_index import (
     TextIndexConfig,
     fuse,
     index_documents,
-    index_words,
     load_index,
+    passages_of,
     search_index,
+    words_index,
 )
 from tests.task.reading import WORDS, checkpoint
 
@@ -127,7 +128,7 @@ def test_bad_input_is_refused_in_a_sentence(index, embedder, documents, tmp_path
         index_documents(embedder, [], TextIndexConfig(passages=CUT))
     with pytest.raises(ValueError, match="got tokens=47, it reads 46 beside special ones"):
         index_documents(embedder, documents, TextIndexConfig(passages=PassageConfig(tokens=47)))
-    words = index_words(embedder, documents, CUT)
+    words = words_index(passages_of(embedder, documents, CUT), CUT)
     assert search_index(words, None, ["alpha"], 3, "words")[0]
     with pytest.raises(ValueError, match="the index has no vectors, it is searched by words, got by=both"):
         search_index(words, embedder, ["alpha"])

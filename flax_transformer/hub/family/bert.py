@@ -2,9 +2,11 @@
 
 from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple_choice, pooled_encoder, pretraining
 from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
-from flax_transformer.hub.registration import Family
+from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, TensorRow, embedding, linear, norm, under
+from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.text.bert import bert_base_uncased
 
 CONFIG = ConfigTable(
@@ -119,20 +121,23 @@ ARCHITECTURES = {
     ),
 }  # fmt: skip
 
+
+def _token_vectors(fields: Fields) -> ClassifierConfig:
+    return with_head(read(fields), outputs=fields.integer("dim", 128), bias=False)
+
+
+COLBERT = Architecture(
+    _token_vectors, encoder_classifier, linear("head.output", "linear")[:1], lambda cfg: {"dim": cfg.head.outputs},
+    at="backbone.", ignored=LARGER, uses=("late-interaction",),
+)  # fmt: skip
+"""A vector for each token, compared one by one (Khattab & Zaharia 2020)."""
+
 FAMILIES = {
     "bert": Family(
         model_type="bert",
         architectures={
             **{f"Bert{name}": architecture for name, architecture in ARCHITECTURES.items()},
-            "HF_ColBERT": classifier(
-                read,
-                encoder_classifier,
-                linear("head.output", "linear")[:1],
-                "dim",
-                ignored=LARGER,
-                bias=False,
-                uses=("late-interaction",),
-            ),
+            "HF_ColBERT": COLBERT,
         },
         table=TABLE,
         write=CONFIG.write,
