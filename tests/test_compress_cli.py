@@ -60,7 +60,9 @@ METHODS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [each if each == "gptq" else pytest.param(each, marks=pytest.mark.slow) for each in METHODS]
+)
 def test_a_language_model_of_few_bits_by_calibration_goes_on_writing(run, folders, tmp_path, method):
     text = tmp_path / "text.txt"
     text.write_text("the dog barks at the cat " * 20)
@@ -84,6 +86,7 @@ def test_zeros_are_written_and_counted(run, folders, tmp_path):
     assert "nothing becomes smaller: give --weights, --layers, --heads, --neurons, --prune, --block or --like" in err
 
 
+@pytest.mark.slow
 def test_layers_and_heads_are_removed_and_drawn(run, folders, tmp_path):
     given = ("compress", folders / "deep", "--weights", "none", "--output", tmp_path / "small", "--layers", 1)
     code, out, err = run(*given, "--heads", 0.5, "--calibrate", folders, "--rows", 8)

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
 from flax_transformer.models.head import Head
+from flax_transformer.models.token_pool import pool_tokens
 from flax_transformer.task.checkpoint import (
     File,
     Refuse,
@@ -245,7 +246,8 @@ def _pooled_states(pretrained: Pretrained, texts: Sequence[str], pooling: Poolin
     """Pool the last hidden states of each text."""
     vectors: dict[int, np.ndarray] = {}
     for numbers, inputs in padded_batches(pretrained, encode_texts(pretrained, texts)):
-        found = _pooled(_states(pretrained, inputs), np.asarray(inputs["attention_mask"]) > 0, pooling)
+        states, real = _states(pretrained, inputs), np.asarray(inputs["attention_mask"]) > 0
+        found = np.asarray(pool_tokens(pooling, jnp.asarray(states), jnp.asarray(real)))
         vectors |= dict(zip(numbers.tolist(), found, strict=True))
     return np.stack([vectors[number] for number in range(len(texts))])
 
@@ -261,15 +263,6 @@ def _states(pretrained: Pretrained, inputs: Any) -> Float[np.ndarray, "B T D"]:
         raise ValueError(f"a {pretrained.config['architectures'][0]} gives no hidden states of a text to pool")
     states = output.hidden_states[-1] if output.last_hidden_state is None else output.last_hidden_state
     return np.asarray(states.astype(np.float32))
-
-
-def _pooled(
-    states: Float[np.ndarray, "B T D"], real: Bool[np.ndarray, "B T"], pooling: Pooling
-) -> Float[np.ndarray, "B D"]:
-    if pooling == "mean":
-        return (states * real[..., None]).sum(1) / real.sum(1)[:, None]
-    at = real.argmax(1) if pooling == "first" else real.shape[1] - 1 - real[:, ::-1].argmax(1)
-    return states[np.arange(len(states)), at]
 
 
 def embed_images(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[np.ndarray, "B D"]:

@@ -1,5 +1,6 @@
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -113,9 +114,14 @@ def test_a_decoder_attends_to_all_passages_at_once():
     for ids, seen in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
         rows.append(model.model.encode(jnp.asarray(ids[None, : seen.sum()]))[0])
     memory, tokens = jnp.concatenate(rows)[None], [1]
-    for _ in range(3):
-        hidden = model.model.decode(jnp.array([tokens]), memory)
-        tokens.append(int(jnp.argmax(model.model.output(hidden).logits()[0, -1])))
+
+    @jax.jit
+    def scores(tokens):
+        return model.model.output(model.model.decode(tokens, memory)).logits()[0]
+
+    for number in range(3):
+        padded = jnp.array([tokens + [0] * (3 - number)])
+        tokens.append(int(jnp.argmax(scores(padded)[number])))
         if tokens[-1] == 3:
             break
     assert found.text == model.tokenizer.decode([tokens[1:]])[0].strip()

@@ -214,7 +214,7 @@ def pairs(root, scored):
     return root
 
 
-@pytest.mark.parametrize("name", ["pairs", "scored"])
+@pytest.mark.parametrize("name", [pytest.param("pairs", marks=pytest.mark.slow), "scored"])
 @pytest.mark.proves("sentence", "train", "experiments/embed_texts.py, from files to a folder, and on from it")
 def test_a_recipe_trains_exports_and_goes_on(tmp_path, name, capsys):
     from flax_transformer.task.experiment import train
