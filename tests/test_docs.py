@@ -28,6 +28,8 @@ PAGES = (
 
 GUIDES = ("retrieval",)
 """Pages of which some sections are programs."""
+WHOLE = ("documents", "embeddings")
+"""Pages whose programs are one, and check what they say themselves."""
 
 
 def parts(page: str) -> tuple[str, dict[str, str]]:
@@ -57,6 +59,14 @@ def test_a_section_runs_and_prints_what_it_says(page, title):
     with contextlib.redirect_stdout(out):
         exec(compile(program(page, title), f"docs/{page}.md: {title}", "exec"), {"__name__": page})
     assert out.getvalue() == "".join(blocks(parts(page)[1][title], "text"))
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("page", WHOLE)
+def test_a_page_runs_as_a_whole(page):
+    code = "\n".join(blocks((ROOT / "docs" / f"{page}.md").read_text()))
+    assert "assert " in code
+    exec(compile(code, f"docs/{page}.md", "exec"), {"__name__": page})
 
 
 @pytest.mark.parametrize(("page", "title"), SECTIONS)
