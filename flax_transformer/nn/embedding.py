@@ -53,7 +53,8 @@ class EmbeddingConfig:
     max_length: int = 1024
     """Positions of a learned table; sinusoids have no limit."""
     offset: int = 0
-    """Rows of a learned table before that of position 0, or what the first position of sinusoids is."""
+    """Rows of a learned table before that of position 0, or what the first position of sinusoids is. Of those that span
+    `max_length`, which are fairseq's, the token of the number before it is padding, and has no position."""
     types: int | Literal["token"] = 0
     """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence); "token": types are
     tokens themselves, looked up in their table (GPT-2)."""
@@ -149,7 +150,10 @@ class Embedding(Module):
         if cfg.position == "learned":
             x = x + lookup(self.position.embedding[...], positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
-            x = x + SINUSOIDS[cfg.position](positions + cfg.offset, cfg.embed)
+            places = SINUSOIDS[cfg.position](positions + cfg.offset, cfg.embed)
+            if cfg.position == "sinusoidal_spanning" and cfg.offset:
+                places = jnp.where((tokens == cfg.offset - 1)[..., None], 0, places)
+            x = x + places
         if cfg.types == "token":
             x = x if types is None else x + take_rows(self.rows, types)
         elif cfg.types:

@@ -10,8 +10,8 @@ from flax import nnx
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.marian import marian
-from flax_transformer.nn import with_fields
-from flax_transformer.ops import Mask
+from flax_transformer.nn import Embedding, EmbeddingConfig, with_fields
+from flax_transformer.ops import Mask, sinusoidal_spanning
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole
 
@@ -77,3 +77,13 @@ def test_positions_of_a_source_are_those_that_are_given():
     np.testing.assert_allclose(moved[:, 2:][real], plain[real], rtol=1e-5, atol=1e-5)
     same = model.encode({"tokens": padded}, Mask(dense=mask[:, None, None]))
     assert not np.allclose(same[:, 2:][real], plain[real], atol=1e-3)
+
+
+def test_padding_has_no_position_in_the_sinusoids_of_fairseq():
+    config = EmbeddingConfig(vocab=9, embed=8, position="sinusoidal_spanning", offset=3)
+    embedding = Embedding(config, rngs=nnx.Rngs(0))
+    tokens = jnp.array([[4, 2, 2, 5]])
+    bare = embedding.take(tokens) * 8**0.5
+    places = embedding(tokens) - bare
+    np.testing.assert_allclose(places[0, 1:3], 0, atol=1e-6)
+    np.testing.assert_allclose(places[0, [0, 3]], sinusoidal_spanning(jnp.array([3, 6]), 8), atol=1e-6)
