@@ -16,7 +16,7 @@ from flax_transformer.listing import listed
 SUFFIXES = (".jsonl", ".jsonl.gz")
 """How a file of documents ends."""
 
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])")
+_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|(?<=[。！？])(?![。！？」』）])")
 
 
 @frozen
@@ -97,10 +97,12 @@ def document_file(root: Path, split: str) -> Path:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences: at the ends of lines, and after . ! ? before a capital letter or a number.
+    """Split a text into sentences: at the ends of lines, after . ! ? before a capital letter or a number, after 。！？.
 
     >>> split_sentences("It rains. We stay at 3.5 miles.\\nRegards, Ann")
     ['It rains.', 'We stay at 3.5 miles.', 'Regards, Ann']
+    >>> split_sentences("雨です。家にいます。")
+    ['雨です。', '家にいます。']
     """
     parts = (part.strip() for line in text.splitlines() for part in _END.split(line))
     return [part for part in parts if part]
