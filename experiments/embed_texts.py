@@ -3,13 +3,16 @@
     python experiments/embed_texts.py                                    # docstrings and functions of Python's library
     python experiments/embed_texts.py pairs --workdir runs/pairs --data.root PAIRS
     python experiments/embed_texts.py scored --workdir runs/sts --data.root STS
+    python experiments/embed_texts.py tokens --workdir runs/colbert --data.root PAIRS
     python experiments/embed_texts.py finetune --init sentence-transformers/all-MiniLM-L6-v2 --data.root PAIRS
 
 `PAIRS/` holds train.tsv, dev.tsv and test.tsv, or .jsonl: a text, a tab and one that belongs to it a line, and perhaps
 others that do not, with tabs between them. Every text is told from all second ones of its batch (multiple negatives
 ranking), and once more by the first 64, 32 and 16 numbers of each vector (Matryoshka), so that vectors may be cut.
-`scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `finetune` goes on with any
-checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers opens.
+`scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `tokens` gives each token a
+vector and compares texts token by token (ColBERT), to rank passages: `ask --ranker` takes the run. `finetune` goes on
+with any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers
+opens, of `tokens` one of ColBERT's form.
 
 Without a folder it learns which function of Python's standard library a docstring is of: 4,720 pairs, 590 in the test.
 Of those the function is found at once by 45.42 % of the docstrings, among the first ten by 71.86 % (chance is 1.7 %),
@@ -21,15 +24,17 @@ from dataclasses import replace
 
 from flax_transformer.data.text.sentence import SentenceData
 from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import with_head
 from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.nn import EmbeddingConfig, transformer_block
-from flax_transformer.objective import CoSENTLoss, MatryoshkaLoss, MultipleNegativesRankingLoss
+from flax_transformer.objective import CoSENTLoss, LateInteractionLoss, MatryoshkaLoss, MultipleNegativesRankingLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.retrieval import RetrievalEvaluator
 from flax_transformer.task.sentence_similarity import SimilarityEvaluator, TextRows
 from flax_transformer.task.start import StartConfig
+from flax_transformer.task.token_retrieval import MarkedRows, TokenRetrieval
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 
 ENCODER = EncoderConfig(
@@ -69,6 +74,14 @@ SCORED = replace(
     train=replace(EXPERIMENT.train, monitor="loss"),
 )
 
+TOKENS = replace(
+    EXPERIMENT,
+    model=with_head(ENCODER, outputs=32, bias=False),
+    examples=MarkedRows(vocabulary=VocabularyConfig(size=8_192), rows=64, length=64),
+    objective=LateInteractionLoss(),
+    evaluators=(TokenRetrieval(),),
+)
+
 FINETUNE = replace(
     EXPERIMENT,
     model=StartConfig(),
@@ -78,7 +91,7 @@ FINETUNE = replace(
     train=replace(EXPERIMENT.train, keep_best=False, monitor="loss"),
 )
 
-EXPERIMENTS = {"pairs": EXPERIMENT, "scored": SCORED, "finetune": FINETUNE}
+EXPERIMENTS = {"pairs": EXPERIMENT, "scored": SCORED, "tokens": TOKENS, "finetune": FINETUNE}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)

@@ -11,6 +11,7 @@ from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss, MaskedDistilLoss
 from flax_transformer.objective.label import LabelLoss
+from flax_transformer.objective.late_interaction import LateInteractionLoss
 from flax_transformer.objective.layer import LayerLoss
 from flax_transformer.objective.layer_term import (
     AttentionRelations,
@@ -54,6 +55,7 @@ __all__ = [
     "DistilLoss",
     "HiddenStateError",
     "LabelLoss",
+    "LateInteractionLoss",
     "LayerLoss",
     "LayerTerm",
     "Loss",

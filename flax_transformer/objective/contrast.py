@@ -82,7 +82,7 @@ class SigmoidLoss(Objective):
 
 
 def sum_cross_entropy(
-    scores: Float[Array, "B S"], shown: Bool[Array, " S"], present: Bool[Array, " B"]
+    scores: Float[Array, "B S"], shown: Bool[Array, "*#B S"], present: Bool[Array, " B"]
 ) -> Float[Array, ""]:
     """Sum over rows that are present the cross-entropy of finding column i, of row i, among those that are shown."""
     others = jnp.where(shown, scores, -jnp.inf)
@@ -93,6 +93,36 @@ def present_pairs(batch: Batch, scores: Float[Array, "B ..."]) -> Bool[Array, " 
     """Return which pairs are there."""
     weights = batch.get("weights")
     return jnp.ones(len(scores), bool) if weights is None else weights > 0
+
+
+def from_negatives(scores: Float[Array, "B S"], batch: Batch) -> Loss:
+    """Sum over rows the cross-entropy of finding the second text of each among all of the batch but the first ones.
+
+    Args:
+      scores: of each row's first text with the others, column after column; row i's own is column i.
+
+    Returns:
+      The sum, and `accuracy`, a count of rows whose own scores above all `negatives`.
+    """
+    present, wrong = present_pairs(batch, scores), negatives(batch, scores)
+    right = present & (jnp.diagonal(scores) > jnp.where(wrong, scores, -jnp.inf).max(axis=1))
+    total = sum_cross_entropy(scores, wrong | jnp.eye(*scores.shape, dtype=bool), present)
+    return total, {"count": jnp.sum(present, dtype=jnp.float32), "accuracy": jnp.sum(right, dtype=jnp.float32)}
+
+
+def negatives(batch: Batch, scores: Float[Array, "B S"]) -> Bool[Array, "B S"]:
+    """Return which of all texts but the first of each row, column after column, are others than the row's second.
+
+    Texts of rows that only fill up a batch are none, nor are those with the same `tokens` as the second, as where two
+    questions are answered by one passage.
+    """
+    rows, columns = len(scores), scores.shape[1] // len(scores)
+    others = jnp.tile(present_pairs(batch, scores), columns) & ~jnp.eye(*scores.shape, dtype=bool)
+    tokens = batch["inputs"].get("tokens")
+    if tokens is None:
+        return jnp.broadcast_to(others, scores.shape)
+    second, all_of_them = tokens[:, 1], jnp.swapaxes(tokens[:, 1:], 0, 1).reshape(rows * columns, -1)
+    return others & (second[:, None] != all_of_them).any(axis=-1)
 
 
 def same_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, "B B"]:

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.contrast import present_pairs, sum_cross_entropy
+from flax_transformer.objective.contrast import from_negatives, present_pairs, sum_cross_entropy
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper
 from flax_transformer.ops import widen
+from flax_transformer.ops.norm import unit
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
@@ -27,10 +28,6 @@ def embed_columns(model: Any, batch: Batch, key: jax.Array | None) -> Vectors:
     keys = split_keys(key)
     vectors = widen(model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1]))
     return constrain(vectors, "batch", None, None)
-
-
-def _unit(x: Array) -> Array:
-    return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
 
 
 def _columns(vectors: Vectors, least: int, most: int | None, loss: Any) -> None:
@@ -48,7 +45,8 @@ class MultipleNegativesRankingLoss(Objective):
     """Sum over rows the cross-entropy of finding the second text of each among those of the batch, and among further
     ones, which belong to none (Henderson et al. 2017, https://arxiv.org/abs/1705.00652; van den Oord et al. 2018).
 
-    Cosines times `scale` are logits. On a mesh the texts are those of all devices.
+    Cosines times `scale` are logits. On a mesh the texts are those of all devices. A text with the tokens of a row's
+    second is no negative of it.
     """
 
     scale: float = 20.0
@@ -70,18 +68,14 @@ class MultipleNegativesRankingLoss(Objective):
     def over(self, vectors: Vectors, batch: Batch) -> Loss:
         """Sum the loss over rows, from their vectors."""
         _columns(vectors, 2, None, self)
-        vectors = _unit(vectors)
+        vectors = unit(vectors)
         first, others = vectors[:, 0], jnp.swapaxes(vectors[:, 1:], 0, 1).reshape(-1, vectors.shape[-1])
         scores = constrain(self.scale * (first @ others.T), "batch", None)
-        present = present_pairs(batch, scores)
-        shown = jnp.tile(present, vectors.shape[1] - 1)
-        total = sum_cross_entropy(scores, shown, present)
+        total, metrics = from_negatives(scores, batch)
         if self.both_ways:
+            present = present_pairs(batch, scores)
             total = (total + sum_cross_entropy(scores[:, : len(first)].T, present, present)) / 2
-        own = jnp.diagonal(scores)
-        others = jnp.where(shown & ~jnp.eye(*scores.shape, dtype=bool), scores, -jnp.inf)
-        right = present & (own > others.max(axis=1))
-        return total, {"count": _count(present), "accuracy": _count(right)}
+        return total, metrics
 
 
 @frozen
@@ -119,7 +113,7 @@ class TripletLoss(Objective):
 
     def _between(self, a: Float[Array, "B E"], b: Float[Array, "B E"]) -> Float[Array, " B"]:
         if self.distance == "cosine":
-            return 1 - jnp.sum(_unit(a) * _unit(b), axis=-1)
+            return 1 - jnp.sum(unit(a) * unit(b), axis=-1)
         if self.distance == "manhattan":
             return jnp.sum(jnp.abs(a - b), axis=-1)
         return jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(a - b), axis=-1), 1e-24))
@@ -202,7 +196,7 @@ class MatryoshkaLoss(ObjectiveWrapper):
         if max(self.widths) > vectors.shape[-1]:
             raise ValueError(f"widths must be at most that of vectors, {vectors.shape[-1]}, got {self.widths}")
         weights = self.weights or (1.0,) * len(self.widths)
-        losses = [self.of.over(_unit(vectors[..., :width]), batch)[0] for width in self.widths]
+        losses = [self.of.over(unit(vectors[..., :width]), batch)[0] for width in self.widths]
         total = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
         return total, self.of.over(vectors, batch)[1]
 
@@ -212,7 +206,7 @@ class MatryoshkaLoss(ObjectiveWrapper):
 
 
 def _cosines(vectors: Vectors) -> Float[Array, " B"]:
-    first, second = _unit(vectors[:, 0]), _unit(vectors[:, 1])
+    first, second = unit(vectors[:, 0]), unit(vectors[:, 1])
     return jnp.sum(first * second, axis=-1)
 
 

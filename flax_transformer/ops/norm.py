@@ -24,6 +24,16 @@ def layer_norm(
     return _standardize(widen(x), eps) * scale + bias
 
 
+def unit(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+    """Return vectors of length 1, in float32 or more; one of length 0 stays as it is, with a gradient of 0.
+
+    >>> unit(jnp.array([3.0, 4.0]))
+    Array([0.6, 0.8], dtype=float32)
+    """
+    x = widen(x)
+    return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _standardize(x: Array, eps: float) -> Array:
     return _parts(x, eps)[0]

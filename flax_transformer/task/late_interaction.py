@@ -32,10 +32,7 @@ def query_vectors(pretrained: Pretrained, queries: Sequence[str]) -> Float[np.nd
       ValueError: a checkpoint of another kind, a tokenizer without mask, or an empty query.
     """
     tokenizer = _tokenizer(pretrained, queries)
-    if tokenizer.mask is None:
-        raise ValueError("queries are filled up with a mask token, the checkpoint's tokenizer has none")
-    ids, mask = _marked(tokenizer, queries, QUERY, QUERY_LENGTH, QUERY_LENGTH)
-    ids = np.where(mask, ids, tokenizer.mask)
+    ids, mask = marked_tokens(tokenizer, queries, QUERY, QUERY_LENGTH, QUERY_LENGTH)
     return np.asarray(_vectors(pretrained, ids, mask.astype(np.int32)))
 
 
@@ -51,7 +48,7 @@ def passage_vectors(
     """
     tokenizer = _tokenizer(pretrained, texts)
     room = read_length(pretrained)
-    ids, mask = _marked(tokenizer, texts, PASSAGE, room, None)
+    ids, mask = marked_tokens(tokenizer, texts, PASSAGE, room, None)
     pieces = tokenizer.encode(list(string.punctuation))
     left_out = [row[0] for row in pieces if row]
     return np.asarray(_vectors(pretrained, ids, mask.astype(np.int32))), mask & ~np.isin(ids, left_out)
@@ -82,10 +79,20 @@ def _tokenizer(pretrained: Pretrained, texts: Sequence[str]) -> HubTokenizer:
     return tokenizer_of(pretrained, *texts)
 
 
-def _marked(
+def marked_tokens(
     tokenizer: HubTokenizer, texts: Sequence[str], mark: str, room: int | None, width: int | None
 ) -> tuple[Int[np.ndarray, "N S"], Bool[np.ndarray, "N S"]]:
-    """Tokenise texts, with a mark after the first token."""
+    """Tokenise texts, with a mark after the first token: ids, and which are the text's.
+
+    Args:
+      room: most tokens of a text; longer ones are cut.
+      width: how many each has; a multiple of 32 with room for all by default. What a query lacks are mask tokens.
+
+    Raises:
+      ValueError: a tokenizer without the mark, or without the mask that fills up queries.
+    """
+    if mark == QUERY and tokenizer.mask is None:
+        raise ValueError("queries are filled up with a mask token, the checkpoint's tokenizer has none")
     marker = tokenizer.engine.token_to_id(mark)
     if marker is None:
         raise ValueError(f"texts are marked with {mark}, the checkpoint's tokenizer does not know it")
@@ -94,11 +101,12 @@ def _marked(
     if width is None:
         width = -(-(ids.shape[1] + 1) // _MULTIPLE) * _MULTIPLE
         width = width if room is None else min(width, room)
-    marked = np.full((len(ids), width), tokenizer.pad or 0, np.int32)
+    filled = tokenizer.mask if mark == QUERY else tokenizer.pad or 0
+    marked = np.full((len(ids), width), filled, np.int32)
     marked[:, 0], marked[:, 1], marked[:, 2 : ids.shape[1] + 1] = ids[:, 0], marker, ids[:, 1:]
     real = np.zeros(marked.shape, bool)
     real[:, :2], real[:, 2 : ids.shape[1] + 1] = True, mask[:, 1:]
-    return marked, real
+    return np.where(real, marked, filled), real
 
 
 @jax.jit

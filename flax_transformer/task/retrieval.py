@@ -18,7 +18,7 @@ from flax_transformer.data.image.stream import order
 from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
-from flax_transformer.models.text.sentence import unit
+from flax_transformer.ops.norm import unit
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
@@ -184,13 +184,12 @@ class RetrievalEvaluator(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        held, model = finished.opened.held, finished.model
-        first, second = embedded(model, held.first(), 0), embedded(model, held.second(), 1)
-        metrics, table = tested(finished.objective, model, finished.opened.test()), []
-        ways = (first @ second.T, held.belong), (second @ first.T, held.belong.T)
-        for (one, other), (scores, right) in zip((held.sides, held.sides[::-1]), ways, strict=True):
+        held, scores = finished.opened.held, self.scores(finished)
+        metrics, table = tested(finished.objective, finished.model, finished.opened.test()), []
+        ways = (scores, held.belong), (scores.T, held.belong.T)
+        for (one, other), (each, right) in zip((held.sides, held.sides[::-1]), ways, strict=True):
             asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
-            ranks = best_ranks(scores[asked], right[asked])
+            ranks = best_ranks(each[asked], right[asked])
             recalls = {k: float((ranks < k).mean()) for k in TOP}
             metrics |= {f"{one}_r{k}": share for k, share in recalls.items()}
             cells = [f"{100 * share:.2f} %" for share in recalls.values()]
@@ -199,8 +198,13 @@ class RetrievalEvaluator(Evaluator):
             )
         metrics["recall"] = sum(metrics[f"{side}_r1"] for side in held.sides) / 2
         head = ("test", "asked of", *(f"in {k}" for k in TOP), "median rank")
-        samples = self._samples(finished, first @ second.T)
+        samples = self._samples(finished, scores)
         return Shown(metrics=metrics, samples=samples, lines=("", align([head, *table], "lrrrrr")))
+
+    def scores(self, finished: Finished) -> Float[np.ndarray, "F S"]:
+        """Score every half of the first side with each of the second: the cosine of their vectors."""
+        held, model = finished.opened.held, finished.model
+        return embedded(model, held.first(), 0) @ embedded(model, held.second(), 1).T
 
     def _samples(self, finished: Finished, scores: Float[np.ndarray, "F S"]) -> list[dict[str, Any]]:
         """Draw what is found by some of the first side, the right ones framed."""

@@ -68,27 +68,35 @@ class TextRows:
         columns = len(found["train"]["texts"][0])
         if wrong := [split for split, each in found.items() if len(each["texts"][0]) != columns]:
             raise ValueError(f"rows of all splits must have as many texts, those of {wrong[0]} have not {columns}")
-        tokenizer = context.tokenizer or self._learned(context, found["train"])
-        items = {split: self._items(each, tokenizer) for split, each in found.items()}
+        texts = (text for row in found["train"]["texts"] for text in row)
+        tokenizer = context.tokenizer or self.learned(context, texts)
+        items = {split: self.items(each, tokenizer) for split, each in found.items()}
         for split, each in items.items():
             tokens = sum(len(text) for item in each for text in item["tokens"])
             print(f"{split}: {len(each):,} rows of {columns} texts, {tokens:,} tokens", flush=True)
         pad = 0 if tokenizer.pad is None else tokenizer.pad
         lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
-        collate = TextColumns(lengths=lengths, columns=columns, pad=pad)
+        collate = self.collated(TextColumns(lengths=lengths, columns=columns, pad=pad), tokenizer)
         batches = split_batches(items, collate, self.rows, context)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("feature-extraction",), vocab=tokenizer.vocab_size, fields=PLAIN),
+            spec=Spec(uses=self.uses, vocab=tokenizer.vocab_size, fields=PLAIN),
             **batches,
             held=self._held(found["test"], batches["test"]),
         )
 
-    def _learned(self, context: Context, train: Table) -> HubTokenizer:
-        texts = [text for row in train["texts"] for text in row]
+    uses: ClassVar[tuple[str, ...]] = ("feature-extraction",)
+
+    def learned(self, context: Context, texts: Iterable[str]) -> HubTokenizer:
+        """Learn a tokenizer."""
         return HubTokenizer.of_encoder(self.vocabulary.open(context.folder, texts).with_mask())
 
-    def _items(self, table: Table, tokenizer: HubTokenizer) -> list[Example]:
+    def collated(self, columns: TextColumns, tokenizer: HubTokenizer) -> Any:
+        """Return what lays out batches."""
+        return columns
+
+    def items(self, table: Table, tokenizer: HubTokenizer) -> list[Example]:
+        """Tokenise rows of texts."""
         columns = []
         for texts in zip(*table["texts"], strict=True):
             inputs = tokenizer(list(texts), max_length=self.length, truncate=True, side="right")
@@ -116,7 +124,9 @@ def _text(texts: Any, side: int, number: int) -> str:
 def _column(batches: Callable[[], Iterable[Arrays]], number: int) -> Iterable[Arrays]:
     """Return batches of one text of each row."""
     for batch in batches():
-        yield {**batch, "inputs": {name: each[:, number] for name, each in batch["inputs"].items()}}
+        labels = batch["labels"]
+        inputs = {name: each[:, number] for name, each in batch["inputs"].items()}
+        yield {**batch, "inputs": inputs, "labels": labels[:, number] if labels.ndim > 1 else labels}
 
 
 @frozen

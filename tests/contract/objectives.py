@@ -36,6 +36,7 @@ from flax_transformer.objective import (
     DistilLoss,
     HiddenStateError,
     LabelLoss,
+    LateInteractionLoss,
     LayerLoss,
     MaskedDistilLoss,
     MaskedLoss,
@@ -245,6 +246,11 @@ def columns(count):
     return {"inputs": {"x": SEEN[:, :count]}, "labels": labels, "weights": ROWS["weights"]}
 
 
+QUERIES = {
+    "inputs": {"x": SEEN.reshape(B, 2, T // 2, D)},
+    "labels": (REAL > 0).reshape(B, 2, -1),
+    "weights": ROWS["weights"],
+}
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
@@ -277,6 +283,7 @@ CASES = {
         {**MASKED, "teacher": {**MASKED["teacher"], "hidden_states": STATES}},
     ),
     "LabelLoss of positions": (LabelLoss(label_smoothing=0.1), {}, POSITIONS),
+    "LateInteractionLoss": (LateInteractionLoss(scale=2.0), {}, QUERIES),
     "MaskPredictLoss": (MaskPredictLoss(label_smoothing=0.1), GUESSED, TARGETS),
     "MaskedDistilLoss": (MaskedDistilLoss(weight=0.3), SENTENCES, MASKED),
     "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),

@@ -21,8 +21,8 @@ from tests.contract.objectives import CASES, B, case, learnt
 from tests.fake_devices import on_eight
 
 APART = [
-    "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "MatchLoss", "MatryoshkaLoss of all pairs",
-    "MultipleNegativesRankingLoss", "SigmoidLoss",
+    "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
+    "MatryoshkaLoss of all pairs", "MultipleNegativesRankingLoss", "SigmoidLoss",
 ]  # fmt: skip
 """Those that compare rows."""
 SLOW = ("DetectionLoss of the last layer", "RouterLoss around DetectionLoss")

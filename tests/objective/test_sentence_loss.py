@@ -33,6 +33,27 @@ def test_every_text_is_told_from_all_second_and_third_ones():
     assert metrics["count"] == 3
 
 
+def test_a_text_that_is_the_second_of_several_rows_is_no_negative():
+    tokens = jnp.asarray([[[1, 2], [3, 4], [5, 6]], [[7, 8], [3, 4], [9, 9]], [[1, 1], [2, 2], [3, 4]]])
+    vectors = jnp.asarray(VECTORS).at[1, 1].set(VECTORS[0, 1]).at[2, 2].set(VECTORS[0, 1])
+    total, metrics = MultipleNegativesRankingLoss().over(
+        vectors, {"inputs": {"tokens": tokens}, "weights": jnp.ones(3)}
+    )
+    unit = np.asarray(vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True))
+    shown = [
+        [(0, 1), (2, 1), (0, 2), (1, 2)],
+        [(1, 1), (2, 1), (0, 2), (1, 2)],
+        [(j, c) for c in (1, 2) for j in range(3)],
+    ]
+    expected, right = 0.0, 0
+    for i, columns in enumerate(shown):
+        scores = {place: 20 * unit[i, 0] @ unit[place] for place in columns}
+        expected += np.log(np.exp(list(scores.values())).sum()) - scores[i, 1]
+        right += all(scores[i, 1] > each for place, each in scores.items() if place != (i, 1))
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    assert metrics["accuracy"] == right
+
+
 def test_pairs_both_ways_are_what_a_contrastive_loss_makes_of_their_scores():
     pairs = jnp.asarray(VECTORS[:, :2])
     total, _ = MultipleNegativesRankingLoss(both_ways=True).over(pairs, batch(3))

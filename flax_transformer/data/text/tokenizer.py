@@ -61,6 +61,18 @@ class Tokenizer:
         inner.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)])
         return replace(self, inner=inner, mask=inner.token_to_id(MASK))
 
+    def with_marks(self, *marks: str) -> "Tokenizer":
+        """Return a copy with more special tokens, the last, which stand before texts to say what they are.
+
+        >>> train_byte_bpe(["over and over"], vocab_size=260).with_marks("[query]").inner.token_to_id("[query]")
+        260
+        """
+        import tokenizers
+
+        inner = tokenizers.Tokenizer.from_str(self.json())
+        inner.add_special_tokens([tokenizers.AddedToken(mark, normalized=False, special=True) for mark in marks])
+        return replace(self, inner=inner)
+
     def with_end(self) -> "Tokenizer":
         """Return a copy with one more special token, the last, to end texts: CLIP finds the end by the largest id."""
         import tokenizers

@@ -22,8 +22,9 @@ from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import activation, widen
+from flax_transformer.ops import activation
 from flax_transformer.ops.float32 import at_least_float32
+from flax_transformer.ops.norm import unit
 
 Pool = Literal["first", "max", "mean", "sum over root length", "mean by position", "last"]
 
@@ -116,12 +117,6 @@ class SentenceHead(Module):
         for i, layer in enumerate(cfg.dense):
             x = activation(layer.activation)(getattr(self, f"dense_{i}")(x))
         return unit(x) if cfg.normalise else x
-
-
-def unit(x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-    """Return vectors of length 1, in float32 or more; one of length 0 stays as it is, with a gradient of 0."""
-    x = widen(x)
-    return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
 
 
 @frozen
