@@ -3,7 +3,8 @@
     python benchmarks/passage_retrieval.py DEV.json --retriever runs/towers --ranker runs/ranker --reader runs/reader \
         --questions 1000 [--json FILE]
 
-DEV.json is in SQuAD's form; its passages are the corpus. `recall@k` says how often the passage that a question was
+DEV.json is in SQuAD's form; its passages are the corpus, cut as `index` cuts documents where there is a retriever, and
+then ranked by the best of what each was cut into. `recall@k` says how often the passage that a question was
 asked of is among the first k, `mrr` is the mean reciprocal rank among the first 100. With a reader F1 and exact match
 are told of answers in the first passages, beside those of the passage that the question was asked of.
 """
@@ -17,15 +18,34 @@ import numpy as np
 from results import write
 
 from flax_transformer.data.text.annotated import read_squad
-from flax_transformer.data.text.passage import Passage
+from flax_transformer.data.text.passage import Document, Passage
 from flax_transformer.metric.ranking import rank_scores
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.document_answer import read_passages
 from flax_transformer.task.question_answering import squad_scores
 from flax_transformer.task.reranking import rerank
-from flax_transformer.task.text_index import TextIndex, TextIndexConfig, embed_passages, search_index, words_index
+from flax_transformer.task.text_index import (
+    Found,
+    TextIndex,
+    TextIndexConfig,
+    index_documents,
+    search_index,
+    usual_passages,
+    words_index,
+)
 
 TOP = 100
+
+
+def whole(found, passages) -> list:
+    """Return rankings of whole passages, each once, from those of what they were cut into."""
+    rows = []
+    for row in found:
+        best = {}
+        for each in row:
+            best.setdefault(int(each.passage.document), each.score)
+        rows.append([Found(passages[number], number, score) for number, score in best.items()])
+    return rows
 
 
 def scored(found, questions, names) -> dict[str, float]:
@@ -45,9 +65,11 @@ def main() -> None:
     """Print a line for each way of finding, and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("squad", type=Path)
-    for name in ("--retriever", "--ranker", "--reader", "--json"):
+    for name in ("--retriever", "--reader", "--json"):
         parser.add_argument(name)
+    parser.add_argument("--ranker", nargs="*", default=(), help="each ranks anew what is found")
     parser.add_argument("--questions", type=int, help="evenly spread; all by default")
+    parser.add_argument("--weight", type=float, default=0.5, help="of search by vectors, where both are fused")
     parser.add_argument("--candidates", type=int, default=20, help="ranked anew")
     parser.add_argument("--read", type=int, default=3, help="passages that are read")
     options = parser.parse_args()
@@ -61,24 +83,26 @@ def main() -> None:
     retriever = None if options.retriever is None else open_checkpoint(options.retriever)
     index: TextIndex = words_index(passages)
     if retriever is not None:
-        index = embed_passages(retriever, passages, TextIndexConfig())
+        documents = [Document(str(n), text) for n, text in enumerate(contexts)]
+        config = TextIndexConfig(passages=usual_passages(retriever))
+        index = index_documents(retriever, documents, config)
     ways = ["words"] if retriever is None else ["words", "vectors", "both"]
     found, results = {}, []
     for by in ways:
         began = time.perf_counter()
-        found[by] = search_index(index, retriever, asked, TOP, by)
+        found[by] = whole(search_index(index, retriever, asked, TOP, by, options.weight), passages)
         seconds = (time.perf_counter() - began) / len(asked)
         results.append({"by": by, **scored(found[by], questions, names), "seconds_a_question": seconds})
-    if options.ranker is not None:
-        ranker, most = open_checkpoint(options.ranker), options.candidates
+    for name in options.ranker:
+        ranker, most = open_checkpoint(name), options.candidates
+        by = f"{ways[-1]}, ranked anew by {ranker.config['architectures'][0]}"
         # What is ranked anew comes before all else.
-        found["ranked anew"] = [
+        found[by] = [
             [*rerank(ranker, question, row[:most]), *row[most:]]
             for question, row in zip(asked, found[ways[-1]], strict=True)
         ]
-        ranks = [[replace(each, score=-float(rank)) for rank, each in enumerate(row)]
-                 for row in found["ranked anew"]]  # fmt: skip
-        results.append({"by": f"{ways[-1]}, ranked anew", **scored(ranks, questions, names)})
+        ranks = [[replace(each, score=-float(rank)) for rank, each in enumerate(row)] for row in found[by]]
+        results.append({"by": by, **scored(ranks, questions, names)})
     if options.reader is not None:
         reader = open_checkpoint(options.reader)
         right = [[passages[names[each.context]]] for each in questions]
@@ -92,7 +116,7 @@ def main() -> None:
                         for name, value in each.items()))  # fmt: skip
     scores = ", ".join(f"{each['recall@1']:.1f} by {each['by']}" for each in results if "recall@1" in each)
     note = f"recall@1 of {len(asked):,} questions among {len(passages):,} passages: {scores}"
-    facts = {"file": options.squad.name, "questions": len(asked), "passages": len(passages)}
+    facts = {"file": options.squad.name, "questions": len(asked), "passages": len(passages), "weight": options.weight}
     write(options.json, [facts, *results], proves=("retrieval of texts", note))
 
 

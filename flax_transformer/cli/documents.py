@@ -67,7 +67,9 @@ def ask(
     documents: Path | None = None,
     retriever: str | None = None,
     ranker: str | None = None,
+    rewriter: str | None = None,
     by: By | None = None,
+    weight: float = 0.5,
     passages: int = 5,
     top: int | None = None,
     no_answer_threshold: float | None = None,
@@ -87,8 +89,11 @@ def ask(
       documents: An index that `index` wrote, or documents as it reads them.
       retriever: The checkpoint that embeds questions and passages; by default that of the index, and without an index
         documents are searched by words.
-      ranker: A cross-encoder, which ranks what is found anew.
+      ranker: A cross-encoder or ColBERT, which ranks what is found anew.
+      rewriter: A model that writes each question so that it can be understood without those before it; by default
+        these are put before it.
       by: Search by vectors, words (BM25) or both; both by default where there are vectors.
+      weight: Of the ranks by vectors, from 0 to 1, where both are searched.
       passages: How many are read for an answer.
       top: Answers of each question at most: five of an image, one over documents by default.
       no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
@@ -110,15 +115,20 @@ def ask(
     config = DocumentAnswerConfig(
         passages=passages,
         by=by or ("both" if found.model else "words"),
+        weight=weight,
         answers=top or 1,
         reading=AnswerConfig(threshold=no_answer_threshold),
     )
-    judge = None if ranker is None else open_checkpoint(ranker)
-    answers_of, talk = DocumentReader(found, reader, embedder, judge, config), Conversation(keep=1)
+    judge, writer = (None if name is None else open_checkpoint(name) for name in (ranker, rewriter))
+    answers_of = DocumentReader(found, reader, embedder, judge, writer, config)
+    talk = Conversation(keep=1 if writer is None else None)
     for question in asked or [line for line in read_lines() if line.strip()]:
-        answers = answers_of(question, talk)
+        alone = answers_of.asked(question, talk)
+        answers = answers_of(alone)
         lines = [line for each in answers for line in _lines(each)]
-        put({"question": question, "answers": list(map(asdict, answers))}, *lines, jsonl=jsonl)
+        said = [] if writer is None else [f"({alone})"]
+        record = {"question": question, "asked": alone, "answers": list(map(asdict, answers))}
+        put(record, *said, *lines, jsonl=jsonl)
         talk = talk.add(question, answers[0].text)
 
 

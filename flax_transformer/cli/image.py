@@ -124,6 +124,7 @@ def search(
     /,
     top: int = 10,
     by: Literal["vectors", "words", "both"] = "vectors",
+    weight: float = 0.5,
     index: Path | None = None,
     jsonl: bool = False,
     revision: str | None = None,
@@ -141,6 +142,7 @@ def search(
         them.
       top: Images, passages or lines at most.
       by: Of an index: the cosine of vectors, BM25 of words, or the ranks of both.
+      weight: Of the ranks by vectors, from 0 to 1, where both are searched.
       index: File that keeps what the model makes of images or lines; .embeddings.npz in the folder by default.
       jsonl: Print a JSON object for each instead.
       revision: Branch, tag or commit of a hub id.
@@ -153,7 +155,7 @@ def search(
     if (folder / SAID).is_file():
         texts = load_index(folder)
         embedder = None if by == "words" else open_checkpoint(checkpoint, revision=revision)
-        for each in search_index(texts, embedder, [query], top, by)[0]:
+        for each in search_index(texts, embedder, [query], top, by, weight)[0]:
             part, text = each.passage, " ".join(each.passage.text.split())
             line = f"{each.score:.4f}\t{part.document}:{part.start}-{part.end}\t{text}"
             put({"score": each.score, **asdict(part)}, line, jsonl=jsonl)

@@ -23,6 +23,7 @@ from flax_transformer.hub.generation_input import first_token, padded_length
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
 from flax_transformer.task.question_answering import Answer, AnswerConfig, Conversation, answer
+from flax_transformer.task.question_rewriting import rewrite_question
 from flax_transformer.task.reranking import rerank
 from flax_transformer.task.text_generation import TextGenerator, WriterConfig
 from flax_transformer.task.text_index import By, Found, TextIndex, search_index
@@ -41,6 +42,8 @@ class DocumentAnswerConfig:
     """How many a cross-encoder ranks anew, where there is one."""
     by: By = "both"
     """How they are found."""
+    weight: float = 0.5
+    """Of search by vectors, where both are fused."""
     answers: int = 1
     """How many are given, by an extractive reader."""
     reading: AnswerConfig = AnswerConfig()
@@ -88,7 +91,10 @@ class DocumentReader:
     retriever: Pretrained | None = None
     """The checkpoint of the index; None for a search by words."""
     ranker: Pretrained | None = None
-    """A cross-encoder, which ranks what is found anew."""
+    """A cross-encoder or ColBERT, which ranks what is found anew."""
+    rewriter: Pretrained | None = None
+    """A model that writes each question of a conversation so that it can be understood alone; without one, what was
+    said before is put before it."""
     config: DocumentAnswerConfig = DocumentAnswerConfig()
 
     def __post_init__(self):
@@ -100,11 +106,15 @@ class DocumentReader:
     def _kinds(self) -> set[str]:
         return set(self.reader.architecture.uses)
 
+    def asked(self, question: str, talk: Conversation) -> str:
+        """Return a question so that it can be understood without the conversation that it goes on from."""
+        return talk.question(question) if self.rewriter is None else rewrite_question(self.rewriter, question, talk)
+
     def find(self, question: str) -> list[Found]:
         """Find the passages that are to be read, the best first."""
         cfg = self.config
         top = cfg.passages if self.ranker is None else max(cfg.candidates, cfg.passages)
-        (found,) = search_index(self.index, self.retriever, [question], top, cfg.by)
+        (found,) = search_index(self.index, self.retriever, [question], top, cfg.by, cfg.weight)
         found = found if self.ranker is None else rerank(self.ranker, question, found)
         return found[: cfg.passages]
 
@@ -117,7 +127,7 @@ class DocumentReader:
         Raises:
           ValueError: what `search_index` and `answer` refuse.
         """
-        asked = talk.question(question)
+        asked = self.asked(question, talk)
         passages = [each.passage for each in self.find(asked)]
         if not passages:
             return [DocumentAnswer("", None, None)]

@@ -233,7 +233,12 @@ def passages_of(
 
 
 def search_index(
-    index: TextIndex, pretrained: Pretrained | None, queries: Sequence[str], top: int = 10, by: By = "both"
+    index: TextIndex,
+    pretrained: Pretrained | None,
+    queries: Sequence[str],
+    top: int = 10,
+    by: By = "both",
+    weight: float = 0.5,
 ) -> list[list[Found]]:
     """Find the passages that answer queries.
 
@@ -241,6 +246,7 @@ def search_index(
       pretrained: the checkpoint that the index was made by; None for a search by words.
       top: passages of each query at most; by words alone, those that have a word of it.
       by: `vectors`, their cosine; `words`, BM25; `both`, the reciprocal ranks among the first `DEEP` of each.
+      weight: of the ranks by vectors in `both`, from 0 to 1; those by words have the rest.
 
     Raises:
       ImportError: without `bm25s`, where words are searched.
@@ -248,6 +254,8 @@ def search_index(
     """
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
+    if not 0 <= weight <= 1:
+        raise ValueError(f"weight must be between 0 and 1, got {weight}")
     if not queries or not all(query.strip() for query in queries):
         raise ValueError("a query must not be empty")
     if by == "words":
@@ -261,7 +269,8 @@ def search_index(
     if by == "vectors":
         return [_found(index, ranked, top) for ranked in vectors]
     words = _by_words(index, queries, deep)
-    return [_found(index, fuse(pair), top) for pair in zip(vectors, words, strict=True)]
+    weights = 2 * weight, 2 * (1 - weight)
+    return [_found(index, fuse(pair, weights), top) for pair in zip(vectors, words, strict=True)]
 
 
 DEEP = 100

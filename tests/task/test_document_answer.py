@@ -14,7 +14,9 @@ from flax_transformer.task.document_answer import (
     read_passages,
 )
 from flax_transformer.task.question_answering import AnswerConfig, Conversation, answer
+from flax_transformer.task.question_rewriting import rewrite_question
 from flax_transformer.task.reranking import relevance, rerank
+from flax_transformer.task.text_generation import TextGenerator, WriterConfig
 from flax_transformer.task.text_index import passages_of, search_index, words_index
 from tests.task.reading import WORDS, checkpoint, writer
 
@@ -85,6 +87,20 @@ def test_a_question_reads_the_history(index, reader):
     assert answers_of("where", talk)[0].passage in expected
     nothing = answers_of("zebra")
     assert [(each.text, each.passage) for each in nothing] == [("", None)]
+
+
+def test_a_model_rewrites_questions(index):
+    model, talk = writer(), Conversation().add("what kappa", "xi")
+    prompt = "what kappa ||| xi ||| where"
+    ((expected,),) = TextGenerator(model, WriterConfig(settings=(("max_new_tokens", 5),), stop=("\n",)))([prompt])
+    assert rewrite_question(model, "where", talk, 5) == (" ".join(expected.split()) or "what kappa xi where")
+    assert rewrite_question(model, "where") == "where"
+    answers_of = DocumentReader(index, model, rewriter=model, config=DocumentAnswerConfig(by="words", new_tokens=3))
+    alone = rewrite_question(model, "where", talk)
+    assert answers_of.asked("where", talk) == alone
+    assert answers_of("where", talk) == answers_of(alone)
+    with pytest.raises(ValueError, match="new_tokens must be at least 1, got 0"):
+        rewrite_question(model, "where", talk, 0)
 
 
 def test_a_ranker_sorts_what_was_found(index, reader):
