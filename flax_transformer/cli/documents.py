@@ -71,6 +71,7 @@ def ask(
     by: By | None = None,
     weight: float = 0.5,
     passages: int = 5,
+    hops: int = 1,
     top: int | None = None,
     no_answer_threshold: float | None = None,
     jsonl: bool = False,
@@ -95,6 +96,8 @@ def ask(
       by: Search by vectors, words (BM25) or both; both by default where there are vectors.
       weight: Of the ranks by vectors, from 0 to 1, where both are searched.
       passages: How many are read for an answer.
+      hops: How often is searched; after the first time by the question and what was found, so that a passage may lead
+        to the next.
       top: Answers of each question at most: five of an image, one over documents by default.
       no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
         always is an answer.
@@ -114,6 +117,7 @@ def ask(
     found, embedder = _opened(reader, documents, retriever)
     config = DocumentAnswerConfig(
         passages=passages,
+        hops=hops,
         by=by or ("both" if found.model else "words"),
         weight=weight,
         answers=top or 1,

@@ -22,6 +22,7 @@ from flax_transformer.hub.call import visible
 from flax_transformer.hub.generation_input import first_token, padded_length
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
+from flax_transformer.task.hops import search_hops
 from flax_transformer.task.question_answering import Answer, AnswerConfig, Conversation, answer
 from flax_transformer.task.question_rewriting import rewrite_question
 from flax_transformer.task.reranking import rerank
@@ -44,6 +45,8 @@ class DocumentAnswerConfig:
     """How they are found."""
     weight: float = 0.5
     """Of search by vectors, where both are fused."""
+    hops: int = 1
+    """How often is searched: after the first time by the question and what was found."""
     answers: int = 1
     """How many are given, by an extractive reader."""
     reading: AnswerConfig = AnswerConfig()
@@ -52,9 +55,9 @@ class DocumentAnswerConfig:
     """Most tokens that a generative reader writes."""
 
     def __post_init__(self):
-        least = min(self.passages, self.candidates, self.answers, self.new_tokens)
+        least = min(self.passages, self.candidates, self.hops, self.answers, self.new_tokens)
         if least < 1:
-            raise ValueError(f"passages, candidates, answers and new_tokens must be at least 1, got {least}")
+            raise ValueError(f"passages, candidates, hops, answers and new_tokens must be at least 1, got {least}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class DocumentReader:
         """Find the passages that are to be read, the best first."""
         cfg = self.config
         top = cfg.passages if self.ranker is None else max(cfg.candidates, cfg.passages)
-        (found,) = search_index(self.index, self.retriever, [question], top, cfg.by, cfg.weight)
+        found = search_hops(self._search, question, cfg.hops, -(-top // cfg.hops))
         found = found if self.ranker is None else rerank(self.ranker, question, found)
         return found[: cfg.passages]
 
@@ -136,6 +139,9 @@ class DocumentReader:
         if "text2text-generation" in self._kinds:
             return [fuse_passages(self.reader, asked, passages, self.config.new_tokens)]
         return [self._written(asked, passages)]
+
+    def _search(self, question: str, top: int) -> list[Found]:
+        return search_index(self.index, self.retriever, [question], top, self.config.by, self.config.weight)[0]
 
     def _written(self, question: str, passages: Sequence[Passage]) -> DocumentAnswer:
         """Let a decoder-only model go on after all passages and the question."""

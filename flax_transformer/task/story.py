@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from flax_transformer.data.text.story import (
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.hops import find_facts
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.spec import Spec
 from flax_transformer.text_table import align
@@ -48,6 +49,11 @@ class StoryQuestions:
     """Lengths there are batches of; each is compiled once."""
     most: int = 70
     """Facts of a question at most, the latest."""
+    found: int = 0
+    """Facts that are found by words in each hop, and the model reads no others; 0: it reads all. What is found is
+    searched for, with the question, in the next hop."""
+    hops: int = 2
+    """How often is searched."""
 
     def __post_init__(self):
         if self.buckets < 1 or self.most < 1 or self.sentences < ROWS * (self.most + 1):
@@ -55,6 +61,8 @@ class StoryQuestions:
                 f"a batch must have at least 1 bucket and room for {ROWS} questions with most={self.most} facts, got "
                 f"buckets={self.buckets}, sentences={self.sentences}"
             )
+        if self.found < 0 or self.hops < 1:
+            raise ValueError(f"found must be at least 0 and hops at least 1, got {self.found} and {self.hops}")
 
     def open(self, data: Any, context: Context) -> Opened:
         """Read the tasks, number words and answers by those of training; held out are `HeldStories`.
@@ -64,7 +72,7 @@ class StoryQuestions:
         """
         if context.init:
             raise ValueError("a reader of stories begins with a new model, got a checkpoint as init")
-        tasks = data.read()
+        tasks = self._found(data.read())
         words, answers, width = _vocabulary(tasks)
         given = {"words": words, "answers": {name: i for i, name in enumerate(answers)}, "width": width}
         found = {}
@@ -97,6 +105,22 @@ class StoryQuestions:
             **held,
             held=HeldStories([each for task in tasks.values() for each in task["test"]], tuple(tasks)),
         )  # fmt: skip
+
+    def _found(self, tasks: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave the facts that are found, and tell how many these are."""
+        if not self.found:
+            return tasks
+
+        def found(each: StoryQuestion) -> StoryQuestion:
+            return replace(each, facts=find_facts(each.facts, each.question, self.hops, self.found))
+
+        cut = {
+            name: {split: list(map(found, rows)) for split, rows in task.items()} for name, task in tasks.items()
+        }  # fmt: skip
+        before, after = (sum(len(each.facts) for task in all_of_them.values() for each in task["test"])
+                         for all_of_them in (tasks, cut))  # fmt: skip
+        print(f"of {before:,} facts of test questions {after:,} are found", flush=True)
+        return cut
 
     def _once(self, stories: Stories, boundaries: tuple[int, ...]) -> Any:
         most = max(int(stories.lengths.max()) + 1, boundaries[-1])

@@ -13,6 +13,7 @@ from flax_transformer.task.document_answer import (
     fuse_passages,
     read_passages,
 )
+from flax_transformer.task.hops import find_facts, search_hops
 from flax_transformer.task.question_answering import AnswerConfig, Conversation, answer
 from flax_transformer.task.question_rewriting import rewrite_question
 from flax_transformer.task.reranking import relevance, rerank
@@ -87,6 +88,26 @@ def test_a_question_reads_the_history(index, reader):
     assert answers_of("where", talk)[0].passage in expected
     nothing = answers_of("zebra")
     assert [(each.text, each.passage) for each in nothing] == [("", None)]
+
+
+def test_what_is_found_leads_to_the_next():
+    facts = ["alpha beta", "beta gamma", "gamma delta", "nu xi", "delta eta"]
+    index = words_index(tuple(Passage(f"d{n}", 0, len(text), text) for n, text in enumerate(facts)))
+
+    def search(query, top):
+        return search_index(index, None, [query], top, "words")[0]
+
+    def found(hops, top):
+        return [each.number for each in search_hops(search, "alpha", hops, top)]
+
+    assert (found(1, 3), found(2, 1), found(4, 1)) == ([0], [0, 1], [0, 1, 2, 4])
+    config = DocumentAnswerConfig(by="words", passages=3, hops=3)
+    reader = DocumentReader(index, writer(), config=config)
+    assert [each.number for each in reader.find("alpha")] == [0, 1, 2]
+    assert find_facts(facts, "alpha", 3, 1) == facts[:3]
+    assert find_facts(["beta one", "beta two"], "beta", 1, 1) == ["beta two"]
+    with pytest.raises(ValueError, match="hops and top must be at least 1, got 0 and 2"):
+        search_hops(search, "alpha", 0, 2)
 
 
 def test_a_model_rewrites_questions(index):

@@ -135,6 +135,20 @@ def test_errors_are_shares_of_each_task():
     assert task_errors(task, told, label) == {0: 50.0, 2: 50.0}
 
 
+def test_a_model_reads_what_is_found(root, tmp_path, capsys):
+    pytest.importorskip("bm25s")
+    context = Context(folder=RunFolder(tmp_path / "run"))
+    examples = StoryQuestions(sentences=64, buckets=1, most=7, found=1, hops=1)
+    opened = examples.open(StoryTasks(root=root, tasks=(1,), holdout=0.2), context)
+    assert "of 36 facts of test questions 12 are found" in capsys.readouterr().out
+    for each in opened.held.questions:
+        ((fact,), name) = each.facts, each.question.split()[-1].rstrip("?")
+        assert fact.startswith(name)
+        assert each.answer in fact
+    with pytest.raises(ValueError, match="found must be at least 0 and hops at least 1, got -1 and 2"):
+        StoryQuestions(found=-1)
+
+
 def test_answers_that_nobody_could_learn_are_refused(tmp_path):
     written(tmp_path, tasks=(1,))
     (tmp_path / "qa1_some-thing_test.txt").write_text("1 John went to the hall.\n2 Where is John?\tmoon\t1\n")
