@@ -43,15 +43,16 @@ def docstrings(documents: list[str]) -> list[str]:
     return list(found)
 
 
-def save_model(folder: Path, documents: list[str]) -> None:
-    """Write a random model of MiniLM's sizes, with a vocabulary of the documents' words and of letters."""
+def save_model(folder: Path, documents: list[str], width: int = 384, layers: int = 6, heads: int = 12) -> None:
+    """Write a random model, by default of MiniLM's sizes, with a vocabulary of the documents' words and of letters."""
     torch.manual_seed(0)
     letters = [*"abcdefghijklmnopqrstuvwxyz0123456789.,()_=:'\"[]{}-+*/\\<>|!?`@#$%&;~^"]
     words = collections.Counter(re.findall(r"[a-z]+", " ".join(documents).lower()))
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters[:36])]
     tokens += [word for word, _ in words.most_common(12_000) if len(word) > 1]
-    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(folder)
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    config = transformers.BertConfig(**sizes, intermediate_size=4 * width)
+    transformers.BertModel(config).save_pretrained(folder)
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     transformers.BertTokenizerFast(vocab=vocabulary).save_pretrained(folder)
 
