@@ -223,21 +223,37 @@ class Extracts(Evaluator):
     """Sentences of a summary."""
     block: bool = True
     """Leave out a sentence that has three words in a row with a better one."""
+    similarity: float = 0.0
+    """What the similarity of a sentence with the query, from 0 to 1, is multiplied by before it is added to the model's
+    log-odds."""
     count: int = 6
     """Summaries shown on the terminal."""
 
     def __post_init__(self):
-        if self.sentences < 1:
-            raise ValueError(f"a summary must have at least 1 sentence, got sentences={self.sentences}")
+        if self.sentences < 1 or self.similarity < 0:
+            raise ValueError(
+                f"a summary must have at least 1 sentence, and similarity must not be negative, got "
+                f"sentences={self.sentences}, similarity={self.similarity}"
+            )
+
+    def choose(
+        self, scores: Float[np.ndarray, " n"], sentences: Sequence[str], query: str = "", count: int | None = None
+    ) -> list[int]:
+        """Choose sentences of a document by the log-odds of the model and, where it is asked, similarity with the query.
+
+        Args:
+          count: how many; `sentences` by default.
+        """
+        if self.similarity and query:
+            scores = scores + self.similarity * query_similarity(query, sentences)
+        return choose(scores, sentences, count or self.sentences, block=self.block)
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, opened = finished.opened.held, finished.opened
         scores = sentence_scores(partial(position_logits, finished.model), held.rows, held.collate, held.batch)
-        chosen = [
-            choose(each, sentences, self.sentences, block=self.block)
-            for each, sentences in zip(scores, held.sentences, strict=True)
-        ]
+        parts = zip(scores, held.sentences, held.table["query"], strict=True)
+        chosen = [self.choose(each, sentences, query) for each, sentences, query in parts]
         systems = {"the model": chosen, **baselines(held, self.sentences)}
         references = [[each] for each in held.table["summary"]]
         texts = {

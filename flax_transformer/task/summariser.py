@@ -11,7 +11,6 @@ import numpy as np
 from flax_transformer.data.table import Table
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.document import SUFFIXES, Documents
-from flax_transformer.data.text.extract import choose
 from flax_transformer.data.text.summary import before_document
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import CONFIG, read_json
@@ -98,8 +97,7 @@ class Chooser:
     run: Any
     """Gives the logits of both classes at every position, from the inputs of a batch."""
     read: SentenceReader
-    sentences: int = 3
-    block: bool = True
+    how: Extracts = Extracts()
 
     def __call__(self, documents: Sequence[str], query: str = "", sentences: int | None = None) -> list[Summary]:
         """Summarise documents; errors as `open_summariser`'s."""
@@ -116,7 +114,7 @@ class Chooser:
         scores = sentence_scores(self.run, rows, collate, BATCH)
         found = []
         for each, score in zip(parts, scores, strict=True):
-            chosen = choose(score, each, sentences or self.sentences, block=self.block)
+            chosen = self.how.choose(score, each, query, sentences)
             found.append(Summary("\n".join(each[i] for i in chosen), chosen=tuple(chosen)))
         return found
 
@@ -194,7 +192,7 @@ def _chooser(pretrained: Pretrained, examples: MarkedSentences, how: Extracts) -
             f"a checkpoint that chooses sentences has the classes {' and '.join(CLASSES)}, got {names!r:.80}"
         )
     reader = SentenceReader(tokenizer_of(pretrained), examples.length, examples.unit, examples.query)
-    return Chooser(partial(position_logits, pretrained.model), reader, how.sentences, how.block)
+    return Chooser(partial(position_logits, pretrained.model), reader, how)
 
 
 def read_documents(name: str, data: Path, split: str | None = None) -> Table:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.text.document import Documents
+from flax_transformer.data.text.extract import query_similarity
 from flax_transformer.models.text.pointer import pointer_generator
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import PointerLoss
@@ -151,6 +152,20 @@ def test_what_cannot_be_summarised_is_named(finished, tmp_path, run):
     if name == "extract":
         code, out, _ = run("summarise", folder, files[-1], "--sentences", 2)
         assert (code, len(out.splitlines())) == (0, 2)
+
+
+def test_sentences_like_the_query_are_preferred():
+    sentences = ["we met on monday", "the budget grew", "nobody spoke", "the budget is fine"]
+    scores = np.array([0.4, 0.3, 0.2, 0.1])
+    query = "what of the budget?"
+    like = query_similarity(query, sentences)
+    assert Extracts(sentences=2).choose(scores, sentences, query) == [0, 1]
+    how = Extracts(sentences=2, similarity=10.0)
+    assert how.choose(scores, sentences, query) == sorted(np.argsort(-(scores + 10 * like))[:2].tolist()) == [1, 3]
+    assert how.choose(scores, sentences) == [0, 1]
+    assert how.choose(scores, sentences, query, 1) == [int(np.argmax(scores + 10 * like))]
+    with pytest.raises(ValueError, match="similarity must not be negative, got sentences=3, similarity=-1"):
+        Extracts(similarity=-1)
 
 
 def test_an_exported_extractor_chooses_as_its_run(finished, root):
