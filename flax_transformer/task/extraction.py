@@ -239,7 +239,7 @@ class Extracts(Evaluator):
     def choose(
         self, scores: Float[np.ndarray, " n"], sentences: Sequence[str], query: str = "", count: int | None = None
     ) -> list[int]:
-        """Choose sentences of a document by the log-odds of the model and, where it is asked, similarity with the query.
+        """Choose sentences by the log-odds of the model and, where that counts, similarity with the query.
 
         Args:
           count: how many; `sentences` by default.
