@@ -184,7 +184,7 @@ def test_options_that_do_not_fit_are_refused():
         Summaries(tokens=100, source_length=64)
     with pytest.raises(ValueError, match="chosen must be at least 1"):
         MarkedSentences(chosen=0)
-    with pytest.raises(ValueError, match="at least 1 sentence, .*, got sentences=0"):
+    with pytest.raises(ValueError, match="got sentences=0"):
         Extracts(sentences=0)
     with pytest.raises(ValueError, match="coverage must not be negative"):
         PointerLoss(coverage=-1.0)
