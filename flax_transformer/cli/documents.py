@@ -94,7 +94,7 @@ def ask(
       rewriter: A model that writes each question so that it can be understood without those before it; by default
         these are put before it.
       by: Search by vectors, words (BM25) or both; both by default where there are vectors.
-      weight: Of the ranks by vectors, from 0 to 1, where both are searched.
+      weight: Of vectors, from 0 to 1, where both are searched; words have the rest.
       passages: How many are read for an answer.
       hops: How often is searched; after the first time by the question and what was found, so that a passage may lead
         to the next.

@@ -141,8 +141,8 @@ def search(
       folder: Images, also those of folders in it; an index of texts that `index` wrote; a text file, or a folder of
         them.
       top: Images, passages or lines at most.
-      by: Of an index: the cosine of vectors, BM25 of words, or the ranks of both.
-      weight: Of the ranks by vectors, from 0 to 1, where both are searched.
+      by: Of an index: the cosine of vectors, BM25 of words, or both.
+      weight: Of vectors, from 0 to 1, where both are searched; words have the rest.
       index: File that keeps what the model makes of images or lines; .embeddings.npz in the folder by default.
       jsonl: Print a JSON object for each instead.
       revision: Branch, tag or commit of a hub id.

@@ -54,7 +54,7 @@ class Found:
     number: int
     """Of the passage in the index."""
     score: float
-    """Cosine by vectors, BM25 by words, and by both the sum of reciprocal ranks."""
+    """Cosine by vectors, BM25 by words, and by both a mean of the two, each divided by its highest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,8 +245,8 @@ def search_index(
     Args:
       pretrained: the checkpoint that the index was made by; None for a search by words.
       top: passages of each query at most; by words alone, those that have a word of it.
-      by: `vectors`, their cosine; `words`, BM25; `both`, the reciprocal ranks among the first `DEEP` of each.
-      weight: of the ranks by vectors in `both`, from 0 to 1; those by words have the rest.
+      by: `vectors`, their cosine; `words`, BM25; `both`, what `fuse` makes of the first `DEEP` of each.
+      weight: of vectors in `both`, from 0 to 1; words have the rest.
 
     Raises:
       ImportError: without `bm25s`, where words are searched.
@@ -269,27 +269,32 @@ def search_index(
     if by == "vectors":
         return [_found(index, ranked, top) for ranked in vectors]
     words = _by_words(index, queries, deep)
-    weights = 2 * weight, 2 * (1 - weight)
-    return [_found(index, fuse(pair, weights), top) for pair in zip(vectors, words, strict=True)]
+    weights = weight, 1 - weight
+    return [_found(index, fuse(pair, _LOWEST, weights), top) for pair in zip(vectors, words, strict=True)]
 
 
 DEEP = 100
-"""Passages of each kind of search whose ranks are fused."""
+"""Passages of each kind of search whose scores are fused."""
+_LOWEST = (-1.0, 0.0)
+"""The lowest cosine, and the lowest BM25."""
 
 Ranked = list[tuple[int, float]]
 """Numbers of passages and their scores, the best first."""
 
 
-def fuse(rankings: Sequence[Ranked], weights: Sequence[float] | None = None, k: float = 60.0) -> Ranked:
-    """Fuse rankings: each adds weight / (k + rank) to what it has (Cormack et al. 2009, reciprocal rank fusion).
+def fuse(rankings: Sequence[Ranked], lowest: Sequence[float], weights: Sequence[float]) -> Ranked:
+    """Fuse rankings by a weighted sum of scores, each divided by the highest of its ranking, both counted from the
+    lowest there can be (Bruch et al. 2022, https://arxiv.org/abs/2210.11934). What a ranking lacks has nothing of it.
 
-    >>> fuse([[(7, 0.9), (3, 0.8)], [(3, 12.0)]])[0][0]
+    >>> fuse([[(7, 0.9), (3, 0.8)], [(3, 12.0), (5, 3.0)]], (-1.0, 0.0), (0.5, 0.5))[0][0]
     3
     """
     scores: dict[int, float] = {}
-    for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
-        for rank, (number, _) in enumerate(ranking, start=1):
-            scores[number] = scores.get(number, 0.0) + weight / (k + rank)
+    for ranking, low, weight in zip(rankings, lowest, weights, strict=True):
+        highest = max((score for _, score in ranking), default=low)
+        for number, score in ranking:
+            share = (score - low) / (highest - low) if highest > low else 0.0
+            scores[number] = scores.get(number, 0.0) + weight * share
     return sorted(scores.items(), key=lambda each: (-each[1], each[0]))
 
 

@@ -58,9 +58,10 @@ def test_words_and_both(index, embedder):
     assert [each.number for each in words] == [n for n in np.argsort(-scores, kind="stable") if scores[n] > 0]
     (vectors,) = search_index(index, embedder, [query], 100, "vectors")
     expected: dict[int, float] = {}
-    for each in (vectors, words):
-        for rank, one in enumerate(each, 1):
-            expected[one.number] = expected.get(one.number, 0) + 1 / (60 + rank)
+    for each, low in ((vectors, -1), (words, 0)):
+        for one in each:
+            share = (one.score - low) / (each[0].score - low)
+            expected[one.number] = expected.get(one.number, 0) + share / 2
     (both,) = search_index(index, embedder, [query], 5, "both")
     assert [each.score for each in both] == pytest.approx(sorted(expected.values(), reverse=True)[:5])
     assert all(each.score == pytest.approx(expected[each.number]) for each in both)
@@ -71,9 +72,11 @@ def test_words_and_both(index, embedder):
         search_index(index, embedder, [query], weight=1.5)
 
 
-def test_ranks_count_by_their_weights():
-    assert fuse([[(1, 9.0)], [(2, 0.1)]], weights=[1.0, 2.0])[0][0] == 2
-    assert fuse([[(1, 9.0)], [(2, 0.1)]], weights=[2.0, 1.0])[0][0] == 1
+def test_scores_count_by_their_weights():
+    rankings = [[(1, 9.0), (2, 8.0)], [(2, 0.1)], []]
+    assert fuse(rankings, (-1, 0, 0), (1.0, 2.0, 3.0)) == [(2, pytest.approx(0.9 + 2)), (1, 1.0)]
+    assert fuse(rankings, (-1, 0, 0), (1.0, 0.0, 1.0))[0] == (1, 1.0)
+    assert fuse([[(1, 0.0)]], (0.0,), (1.0,)) == [(1, 0.0)]
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
