@@ -38,6 +38,7 @@ USES = {
     "visual-question-answering": "answer questions about images",
     "visual-reasoning": "tell whether a text is true of its images",
     "reinforcement-learning": "choose actions",
+    "image-generation": "generate images",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
 }
