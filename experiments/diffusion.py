@@ -16,6 +16,7 @@ from flax_transformer.objective import DenoisingLoss, FlowMatchingLoss
 from flax_transformer.ops.diffusion import NoiseSchedule
 from flax_transformer.task.diffusion import ImagesOfClasses
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.generated_image import SampleDistances, SampleGrids
 from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import TrainConfig, muon_cosine
@@ -26,8 +27,10 @@ def experiment(objective: Any) -> Recipe:
     return Recipe(
         model=replace(dit(128, 6, 4, image=32, patch=4, channels=3, classes=1), unroll=True),
         data=LabelledImageData(shapes=DrawnShapes(size=32, noise=0.0)),
+        family="dit",
         examples=ImagesOfClasses(rows=64, augment=Augment(flip=0.5)),
         objective=objective,
+        evaluators=(SampleDistances(), SampleGrids()),
         optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
     )

@@ -50,7 +50,6 @@ from flax_transformer.nn import with_fields, with_precision
 _MOST = 40
 """Differences that a message lists."""
 GENERATION = "generation_config.json"
-"""File of an Orbax folder."""
 
 
 @frozen

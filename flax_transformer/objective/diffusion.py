@@ -65,12 +65,11 @@ class DiffusionLoss(Objective):
         """
         raise NotImplementedError
 
-    def sampler(self, steps: int, *, clip: float | None = None) -> Sampler:
+    def sampler(self, steps: int) -> Sampler:
         """Return how a model that was trained by this makes images.
 
         Args:
           steps: calls of the model.
-          clip: as `VariancePreserving` has it; a flow has no use for it.
         """
         raise NotImplementedError
 
@@ -122,6 +121,8 @@ class DenoisingLoss(DiffusionLoss):
     """How much noise there is at each time."""
     predicts: Predicts = "epsilon"
     """What the model predicts: the noise, the velocity, or the image."""
+    clip: float | None = 1.0
+    """Largest absolute value of what samplers take the image to be; None where images are latents."""
 
     def noised(
         self, images: Float[Array, "B H W C"], uniform: Float[Array, "B"], noise: Float[Array, "B H W C"]
@@ -132,9 +133,9 @@ class DenoisingLoss(DiffusionLoss):
         target = noise_target(self.predicts, images, noise, signal)
         return Noised(add_noise(images, noise, signal), times.astype(images.dtype), target)
 
-    def sampler(self, steps: int, *, clip: float | None = None) -> DDIM:
+    def sampler(self, steps: int) -> DDIM:
         """Return DDIM by the same schedule."""
-        return DDIM(steps=steps, schedule=self.schedule, predicts=self.predicts, clip=clip)
+        return DDIM(steps=steps, schedule=self.schedule, predicts=self.predicts, clip=self.clip)
 
 
 @frozen
@@ -162,6 +163,6 @@ class FlowMatchingLoss(DiffusionLoss):
         t = over(times, images)
         return Noised((1 - t) * images + t * noise, times * SCALE, noise - images)
 
-    def sampler(self, steps: int, *, clip: float | None = None) -> Euler:
+    def sampler(self, steps: int) -> Euler:
         """Return Euler's method."""
         return Euler(steps=steps)
