@@ -13,6 +13,7 @@ from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config, hidden
 from flax_transformer.compress import Quantization
+from flax_transformer.hub.diffusers_folder import with_model_type
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
@@ -81,7 +82,7 @@ def from_pretrained(name: str, size: Size) -> Workload:
     file = next(filter(Path.is_file, (folder / "export" / CONFIG, folder / CONFIG)), None)
     if file is None:
         raise ValueError(f"a checkpoint has a {CONFIG}, there is none in {folder}")
-    fields = Fields.of(read_json(file))
+    fields = Fields.of(with_model_type(read_json(file)))
     if "model_type" not in fields:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
     config = read_model(fields, file.parent)

@@ -48,11 +48,28 @@ class Writing:
     """What keys and values of earlier tokens are rounded to."""
 
 
+@dataclass(frozen=True)
+class Images:
+    """How to generate images, of a checkpoint that does."""
+
+    images: int | None = None
+    """Images to generate, in place of text."""
+    output: Path = Path("images.png")
+    """File for them: a grid in a .png, or an array in a .npy, as of latents."""
+    classes: Annotated[tuple[str, ...], tyro.conf.arg(name="class")] = ()
+    """Number or name of the class; of several, images take turns."""
+    guidance: float | None = None
+    """Scale of guidance towards the class; 1, no guidance, by default."""
+    steps: int | None = None
+    """Calls of the model; 50 by default."""
+
+
 def generate(
     checkpoint: Folder,
     prompt: Text = None,
     /,
     how: Annotated[Writing, tyro.conf.arg(name="")] = Writing(),
+    pixels: Annotated[Images, tyro.conf.arg(name="")] = Images(),
     stop: tuple[str, ...] = (),
     seed: int = 0,
     stream: bool = True,
@@ -60,12 +77,13 @@ def generate(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Continue a prompt, or answer it with an encoder-decoder; as it is written, on a terminal.
+    """Continue a prompt, or answer it with an encoder-decoder, as it is written, on a terminal; or generate --images.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
       prompt: Text to go on from; without it every line of standard input is one, and every text is printed as one line.
       how: Settings.
+      pixels: Settings of images.
       stop: Texts at which to stop.
       seed: Of sampling.
       stream: Whether to print a text while it is written, where output is a terminal.
@@ -78,6 +96,8 @@ def generate(
     from flax_transformer.task.text_generation import TextGenerator, WriterConfig
 
     keep_programs()
+    if pixels != Images():
+        return _draw(checkpoint, prompt, how, pixels, seed, revision)
     settings = {name: value for name, value in asdict(how).items() if value is not None}
     settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
@@ -107,6 +127,27 @@ def generate(
     else:
         whole = [prompt + text if writer.continues else text for text in writer([prompt])[0]]
         put({"prompt": prompt, "texts": whole}, *whole, jsonl=jsonl)
+
+
+def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, seed: int, revision: str | None) -> None:
+    """Generate images, and print the file that they are in."""
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.draw_images import Drawing, check_output, draw_images, write_images
+
+    if pixels.images is None:
+        raise ValueError("how many images are to be generated is said by --images")
+    said = {name for name, value in asdict(how).items() if value is not None} - {"temperature"}
+    if prompt is not None or said:
+        raise ValueError(
+            f"images are generated without text, got {'a prompt' if not said else ', '.join(sorted(said))}"
+        )
+    drawing = Drawing(
+        count=pixels.images, classes=pixels.classes, guidance=pixels.guidance, steps=pixels.steps, seed=seed,
+        temperature=1.0 if how.temperature is None else how.temperature,
+    )  # fmt: skip
+    check_output(pixels.output)
+    write_images(draw_images(open_checkpoint(checkpoint, revision=revision), drawing), pixels.output)
+    print(pixels.output)
 
 
 def _chat(writer) -> None:

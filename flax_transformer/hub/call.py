@@ -81,6 +81,8 @@ class ModelOutput:
     """[B, E], by the labels' head."""
     distillation_logits: Any = None
     """[B, E], by the teacher's."""
+    sample: Any = None
+    """[B, C, H, W]: what is predicted of images with noise, under diffusers' name."""
     reconstruction: Any = None
     """[B, C, H, W]."""
     mask: Any = None

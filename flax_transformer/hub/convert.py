@@ -12,10 +12,11 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from flax_transformer.atomic import write_file
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, common_dtype, read_json
-from flax_transformer.hub.load import GENERATION, read_dtype, read_model
+from flax_transformer.hub.load import read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.hub.quantized.model import quantized_kernels
+from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
@@ -32,7 +33,7 @@ def is_orbax(folder: str | os.PathLike) -> bool:
 
 
 def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
-    """Write all of a checkpoint but its parameters: config.json, generation_config.json, and the processors' files.
+    """Write all of a checkpoint but its parameters: config.json, how it generates, and the processors' files.
 
     Args:
       pretrained: its model may be abstract, so that a run can say what it trains before there is anything to save.
@@ -41,7 +42,7 @@ def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / CONFIG, {"dtype": common_dtype(jax.tree.leaves(pretrained.model)), **pretrained.config})
     if pretrained.generation:
-        _write_json(folder / GENERATION, pretrained.generation)
+        _write_json(folder / pretrained.family.generation, pretrained.generation)
     for each in (pretrained.tokenizer, pretrained.processor):
         if each is not None:
             each.save(folder)
@@ -102,7 +103,8 @@ def load_orbax(
         own = common_dtype(leaf for name, leaf in shapes.items() if name.startswith(f"{tree}."))
         config = with_precision(config, compute=dtype or own, params=dtype or own)
         restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
-    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    said = folder / find_family(fields)[0].generation
+    generation = read_json(said) if said.is_file() else {}
     tokenizer, processor = open_tokenizer(folder), open_processor(folder)
     return Pretrained(restored[tree], fields, tokenizer, Fields.of(generation), processor)
 

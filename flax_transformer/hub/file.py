@@ -21,6 +21,7 @@ from flax_transformer.listing import listed
 from flax_transformer.train.config import parse_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+DIFFUSION = "diffusion_pytorch_model.safetensors"
 FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 SHARD_BYTES = 5 * 1000**3
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5")
@@ -151,7 +152,7 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     from flax_transformer.hub.flax_file import open_flax
 
     tensors: dict[str, Tensor] = {}
-    files, read = _files(folder, WEIGHTS, INDEX), _open
+    files, read = _files(folder, WEIGHTS, INDEX) or _files(folder, DIFFUSION, f"{DIFFUSION}.index.json"), _open
     if not files:
         files, read = _files(folder, FLAX, FLAX_INDEX), open_flax
     if not files:
@@ -238,12 +239,15 @@ def _refuse_pickles(where: str, pickles: list[str], folder: Path) -> None:
     )
 
 
-def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray]) -> None:
+def write_tensors(
+    folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray], stem: str = "model"
+) -> None:
     """Write tensors to `model.safetensors`, or to shards of at most 5 GB and an index.
 
     Args:
       sizes: bytes of each tensor.
       make: brings one into memory; a shard's are made together.
+      stem: how the names of the files begin.
     """
     from safetensors.numpy import save_file
 
@@ -255,9 +259,9 @@ def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], 
             room = SHARD_BYTES
         shards[-1].append(name)
         room -= size
-    files = [WEIGHTS]
+    files = [f"{stem}.safetensors"]
     if len(shards) > 1:
-        files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+        files = [f"{stem}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file, names in zip(files, shards, strict=True):
         path = folder / file
         path.touch()
@@ -267,4 +271,5 @@ def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], 
     if len(shards) > 1:
         where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        index_file = folder / f"{stem}.safetensors.index.json"
+        index_file.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -69,6 +69,10 @@ class Inputs:
     """Float [B, T, 1]: what came of it."""
     returns_to_go: Any = None
     """Float [B, T, 1]: the return from each step on."""
+    timestep: Any = None
+    """Float [B], or one for all: how much noise images have."""
+    class_labels: Any = None
+    """Int [B]: the class that images are to be of; the number of classes stands for none."""
     timesteps: Any = None
     """Int [B, T]: where each step is in its episode."""
 

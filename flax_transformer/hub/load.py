@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.config_diff import config_diff
+from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers, without_model_type
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
     CONFIG,
@@ -114,7 +115,7 @@ def load(
     if is_orbax(folder):
         return load_orbax(_as_it_is(folder, lenient), dtype=dtype, mesh=mesh)
     lenient = lenient or Lenient()
-    stated, folder, beside = _opened(folder)
+    stated, folder, beside, said = _opened(folder)
     fields = stated.relabelled(lenient.config)
     fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
     config = read_model(fields, folder)
@@ -137,15 +138,20 @@ def load(
     model = fill(model, entries, tensors, mesh, lambda: config.build(nnx.Rngs(lenient.seed)))
     if fields.get("quantization_config") is not None and not quantized_kernels(model):
         fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
-    generation = Fields.of(read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {})
-    return Pretrained(model, fields, open_tokenizer(folder), generation, open_processor(folder))
+    said = read_json(folder / family.generation) if (folder / family.generation).is_file() else said
+    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder))
 
 
-def _opened(folder: Path) -> tuple[Fields, Path, dict[str, StoredTensor]]:
-    """Return the fields of a checkpoint, the folder in which its tensors are, and those that are beside it."""
+def _opened(folder: Path) -> tuple[Fields, Path, dict[str, StoredTensor], dict[str, Any]]:
+    """Return the fields of a checkpoint, the folder in which its tensors are, those that are beside it, and how it
+    generates, where that is said elsewhere.
+    """
     if is_sentence_folder(folder):
-        return open_sentence_folder(folder)
-    return Fields.of(read_json(folder / CONFIG)), folder, {}
+        return *open_sentence_folder(folder), {}
+    if is_diffusers(folder):
+        fields, inside, scheduler = open_diffusers(folder)
+        return fields, inside, {}, scheduler
+    return Fields.of(read_json(folder / CONFIG)), folder, {}, {}
 
 
 def _read_whole(
@@ -257,32 +263,34 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
         few, config["quantization_config"], names = write_quantized(entries, kernels, family.copies)
         entries = [entry for entry in entries if not names & set(entry.names)]
     parts = tensors_of(pretrained.model, entries) | (few if kernels else {})
+    if family.writes_copies:
+        parts |= {copy: parts[original] for copy, original in family.copies.items() if original in parts}
     if family.spelled is not None:
         parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
     dtype = common_dtype(jax.tree.leaves(pretrained.model))
     config = {**{k: v for k, v in config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files, inside = written(config) if is_sentence(config) else ({CONFIG: config}, "")
+    files, inside = written(config) if is_sentence(config) else ({CONFIG: without_model_type(config)}, "")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as made:
         part = Path(made)
         for path in {inside, *(name.rpartition("/")[0] for name in (*files, *parts))}:
             (part / path).mkdir(exist_ok=True)
-        _write_parts(part, inside, parts)
+        _write_parts(part, inside, parts, family.weights)
         for name, data in files.items():
             _write_json(part / name, data)
         if pretrained.generation:
-            _write_json(part / inside / GENERATION, dict(pretrained.generation))
+            _write_json(part / inside / family.generation, dict(pretrained.generation))
         for each in (pretrained.tokenizer, pretrained.processor):
             if each is not None:
                 each.save(part / inside)
-        for old in (folder / inside).glob("model*.safetensors*"):
+        for old in (folder / inside).glob(f"{family.weights}*.safetensors*"):
             old.unlink()
         for file in [path for path in part.rglob("*") if path.is_file()]:
             shutil.move(file, beside(folder, str(file.relative_to(part))))
 
 
-def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]]) -> None:
+def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], stem: str) -> None:
     """Write tensors, each into the folder that its name begins with, or into the Transformer's."""
     for path in dict.fromkeys(name.rpartition("/")[0] for name in parts):
         names = {name.rpartition("/")[2]: name for name in parts if name.rpartition("/")[0] == path}
@@ -290,6 +298,7 @@ def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]]) 
             part / (path or inside),
             {short: parts[name][0] for short, name in names.items()},
             lambda short, names=names: parts[names[short]][1](),
+            stem,
         )
 
 

@@ -38,6 +38,7 @@ USES = {
     "visual-question-answering": "answer questions about images",
     "visual-reasoning": "tell whether a text is true of its images",
     "reinforcement-learning": "choose actions",
+    "image-generation": "generate images",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
 }
@@ -105,6 +106,12 @@ class Family:
     """Patterns of names in old checkpoints, and what stands there now (`re.sub`)."""
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
+    writes_copies: bool = False
+    """Whether these copies are written too."""
+    weights: str = "model"
+    """How the names of files of tensors begin."""
+    generation: str = "generation_config.json"
+    """The file that says how such models generate."""
     settled: Callable[[Fields, Collection[str]], Fields] | None = None
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
     spelled: Callable[[str, Fields], str] | None = None

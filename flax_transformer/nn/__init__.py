@@ -1,5 +1,8 @@
 """Modules that bind weights to ops; each is a pytree, calling it a pure function."""
 
+from flax_transformer.nn.adaptive import AdaptiveResidual as AdaptiveResidual
+from flax_transformer.nn.adaptive import AdaptiveResidualConfig as AdaptiveResidualConfig
+from flax_transformer.nn.adaptive import adaptive_block as adaptive_block
 from flax_transformer.nn.attention import Attention as Attention
 from flax_transformer.nn.attention import AttentionConfig as AttentionConfig
 from flax_transformer.nn.attention import CrossAttentionConfig as CrossAttentionConfig

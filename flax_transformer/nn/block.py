@@ -120,7 +120,7 @@ class Block(Module):
         self.cfg = cfg
         for part in self._parts():
             setattr(self, part.name, part.layer.build(rngs))
-            setattr(self, f"{part.name}_residual", Residual(part.residual, rngs=rngs))
+            setattr(self, f"{part.name}_residual", part.residual.build(rngs))
 
     def __call__(
         self,
@@ -204,7 +204,8 @@ class Block(Module):
             aux.update({name: aux[name] + value if name in aux else value for name, value in found.items()})
             return y
 
-        return residual(x, run, **options)
+        around = {name: given[name] for name in part.residual.takes if name in given}
+        return residual(x, run, **around, **options)
 
     def _enter(self, x: Array, memory: Any, arguments: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
         """Return what the first sublayer is given, and the arguments that there are, the memory among them."""
@@ -216,7 +217,7 @@ class Block(Module):
         if memory is None and not all(layer.optional for layer in attending):
             raise ValueError("a block with cross-attention needs a memory, got none")
         given = {name: value for name, value in arguments.items() if value is not None}
-        taken = {name for part in parts for name in part.arguments}
+        taken = {name for part in parts for name in (*part.arguments, *part.residual.takes)}
         if unknown := given.keys() - taken:
             rule = ", ".join(sorted(taken)) or "none"
             raise ValueError(f"no sublayer of the block takes {listed(sorted(unknown))}; they take {rule}")

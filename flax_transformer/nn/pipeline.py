@@ -22,7 +22,7 @@ from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts
 
 ROWS_AT_RANK = {
-    "lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memory": 3, "dense": 4, "bias": 4,
+    "lengths": 1, "offset": 1, "segments": 2, "positions": 2, "condition": 2, "memory": 3, "dense": 4, "bias": 4,
 }  # fmt: skip
 """Arguments of blocks, and fields of masks, that have a row for each of x when they have this many axes."""
 

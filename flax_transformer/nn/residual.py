@@ -48,6 +48,12 @@ class ResidualConfig:
         check_rates(self, "dropout", "drop_path")
         check_norm(self.norm)
 
+    takes = ()  # of a block's arguments, beside what its sublayer takes
+
+    def build(self, rngs: nnx.Rngs) -> "Residual":
+        """Make the residual."""
+        return Residual(self, rngs=rngs)
+
     def make_norm(self, rngs: nnx.Rngs) -> Callable[[Array], Array]:
         """Make the norm of one sublayer, or that at the end of a stack of pre-norm blocks."""
         return make_norm(self.norm, self.embed, eps=self.norm_eps, precision=self.precision, rngs=rngs)

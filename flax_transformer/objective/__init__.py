@@ -9,6 +9,7 @@ from flax_transformer.objective.action import ActionLoss
 from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
+from flax_transformer.objective.diffusion import DenoisingLoss, DiffusionLoss, FlowMatchingLoss
 from flax_transformer.objective.distil import DistilLoss, MaskedDistilLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.late_interaction import LateInteractionLoss
@@ -51,8 +52,11 @@ __all__ = [
     "ContrastiveLoss",
     "CosineEmbedding",
     "CosineSimilarityLoss",
+    "DenoisingLoss",
     "DetectionLoss",
+    "DiffusionLoss",
     "DistilLoss",
+    "FlowMatchingLoss",
     "HiddenStateError",
     "LabelLoss",
     "LateInteractionLoss",
@@ -92,5 +96,6 @@ OBJECTIVES: dict[str, Objective] = {
     "visual-question-answering": LabelLoss(),
     "visual-reasoning": LabelLoss(),
     "reinforcement-learning": ActionLoss(),
+    "image-generation": FlowMatchingLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

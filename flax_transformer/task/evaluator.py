@@ -70,6 +70,18 @@ class Evaluator:
         """Measure a model on validation data, on the mesh in context; every process is asked. Nothing by default."""
         return {}
 
+    def watch(self, finished: Finished, step: int) -> Mapping[str, float]:
+        """Look at a model during training, at an evaluation; every process is asked. Nothing by default.
+
+        Args:
+          finished: as that of a finished run, which has no checkpoint to export yet.
+          step: of training.
+
+        Returns:
+          Metrics of validation besides.
+        """
+        return {}
+
     def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:
         """Return samples of a run that has none yet, and a note on where they are from; none by default.
 

@@ -16,6 +16,8 @@ from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.compress.straight_through import Ranged, check_trainable, round_in_training, settle
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
+from flax_transformer.hub.diffusers_folder import scheduler_fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.quantized.model import dequantize_model, plain, quantized_kernels
 from flax_transformer.hub.registry import families, find_uses
@@ -179,18 +181,23 @@ class _Run:
             init=self.init,
             objective=objective,
             batches=self.opened.batches,
-            evaluate=lambda model, step: self.validate(recipe.finished(model)),
+            evaluate=lambda model, step: self.validate(recipe.finished(model), step),
             finish=partial(self.finish, before),
             model=model,
             better=recipe.better,
             unit=recipe.objective.unit,
         )
 
-    def validate(self, model: Any) -> dict[str, float]:
-        """Measure a model on validation data."""
-        held, metrics = self.opened.validation, {}
-        for evaluator in self.recipe.evaluators:
+    def validate(self, model: Any, step: int) -> dict[str, float]:
+        """Measure a model on validation data, and let evaluators look at it."""
+        held, metrics, recipe = self.opened.validation, {}, self.recipe
+        now = Finished(
+            model=model, pretrained=None, opened=self.opened, objective=recipe.objective, folder=self.folder,
+            seed=recipe.train.seed,
+        )  # fmt: skip
+        for evaluator in recipe.evaluators:
             metrics |= evaluator.validate(model, held()) if evaluator.validates else {}
+            metrics |= evaluator.watch(now, step) if hasattr(evaluator, "watch") else {}
         return {**evaluate(self.recipe.objective, model, held()), **metrics}
 
     def init(self, key: jax.Array) -> Any:
@@ -210,6 +217,11 @@ class _Run:
 
     def export(self, model: Any) -> hub.Pretrained:
         """Wrap a model as a checkpoint."""
+        made = self._wrapped(model)
+        sampler = getattr(self.recipe.objective, "sampler", None)
+        return made if sampler is None else replace(made, generation=Fields.of(scheduler_fields(sampler(1))))
+
+    def _wrapped(self, model: Any) -> hub.Pretrained:
         opened, known = self.opened, self.known
         if known is not None and not opened.spec.classes:
             return _continued(known, model, opened)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from flax_transformer import hub
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.inputs import Signature
@@ -81,7 +82,9 @@ def start_letters(name: str) -> HubTokenizer | None:
 def _stated(name: str) -> Mapping[str, Any]:
     """Read what a checkpoint says it is, modules on top of it included."""
     folder = find_folder(name)
-    return open_sentence_folder(folder).fields if is_sentence_folder(folder) else read_json(folder / CONFIG)
+    if is_sentence_folder(folder):
+        return open_sentence_folder(folder).fields
+    return open_diffusers(folder).fields if is_diffusers(folder) else read_json(folder / CONFIG)
 
 
 def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqTokenizer:
@@ -138,12 +141,12 @@ def start_processor(name: str) -> ImageProcessor:
 
 def start_inputs(name: str) -> Signature:
     """Return what a checkpoint is given, a folder or hub id."""
-    return find_family(read_json(find_folder(name) / CONFIG))[1].inputs
+    return find_family(_stated(name))[1].inputs
 
 
 def start_uses(name: str) -> tuple[str, ...]:
     """Return what a checkpoint can do, a folder or hub id."""
-    return find_family(read_json(find_folder(name) / CONFIG))[1].uses
+    return find_family(_stated(name))[1].uses
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:

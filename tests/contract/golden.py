@@ -15,7 +15,7 @@ FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "sw
 OUTPUTS = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",
     "pred_boxes", "text_embeds", "image_embeds", "logits_per_text",
-    "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score",
+    "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score", "sample",
 )  # fmt: skip
 
 

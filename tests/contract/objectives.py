@@ -32,8 +32,11 @@ from flax_transformer.objective import (
     CosineEmbedding,
     CosineSimilarityLoss,
     CTCLoss,
+    DenoisingLoss,
     DetectionLoss,
+    DiffusionLoss,
     DistilLoss,
+    FlowMatchingLoss,
     HiddenStateError,
     LabelLoss,
     LateInteractionLoss,
@@ -176,6 +179,14 @@ POINTS = {
 }
 
 
+def denoised(self, images, times, classes, *, key=None):
+    hint = times[:, None] / 1000 + self.w[classes, 5][:, None]
+    return (images[..., 0] @ self.w[:, :D] + hint[..., None])[..., None]
+
+
+DENOISES = {"__call__": denoised, "cfg": SimpleNamespace(learned_sigma=False, classes=E, null=E)}
+
+
 class Normalised(nnx.Module):
     """A batch normalisation, and classes."""
 
@@ -251,6 +262,9 @@ QUERIES = {
     "labels": (REAL > 0).reshape(B, 2, -1),
     "weights": ROWS["weights"],
 }
+NOISED = {"inputs": {"images": SEEN[..., None]}, "labels": LABELS[:, 0], "weights": ROWS["weights"]}
+
+
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
@@ -260,10 +274,12 @@ CASES = {
     "ChoiceLoss": (ChoiceLoss(), CHOICES, ASKED),
     "CoSENTLoss": (CoSENTLoss(), {}, columns(2)),
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
+    "DenoisingLoss": (DenoisingLoss(predicts="v_prediction"), DENOISES, NOISED),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
+    "FlowMatchingLoss": (FlowMatchingLoss(), DENOISES, NOISED),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
     "LayerLoss": (
         LayerLoss(
@@ -328,7 +344,9 @@ def objectives():
     modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
     kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
     return sorted(
-        kind.__name__ for kind in kinds if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper)
+        kind.__name__
+        for kind in kinds
+        if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper, DiffusionLoss)
     )
 
 

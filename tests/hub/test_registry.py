@@ -17,7 +17,7 @@ FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
 OTHERS = {"HF_ColBERT"}
 """Classes of checkpoints that transformers does not have."""
-ELSEWHERE = ("mixer", "cct")
+ELSEWHERE = ("mixer", "cct", "dit")
 """Families that are not of `transformers`."""
 
 
@@ -69,6 +69,7 @@ SAID = {
     "VideoMAEForPreTraining": {"fill-mask"},
     "ForObjectDetection": {"object-detection"},
     "HF_ColBERT": {"late-interaction"},
+    "DiTTransformer2DModel": {"image-generation"},
 }
 
 

@@ -1,0 +1,145 @@
+"""Images out of a checkpoint: by a diffusion Transformer of a class, or pixel by pixel by ImageGPT.
+
+Axes: B images, H W height and width in pixels, C channels.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int, Shaped, UInt8
+
+from flax_transformer.data.image import Normalise
+from flax_transformer.data.image.palette import Palette
+from flax_transformer.frozen import frozen
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.diffusers_folder import read_sampler
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.nn.config import check_at_least
+from flax_transformer.task.checkpoint import require_use
+from flax_transformer.task.diffusion import sample_images, to_bytes
+from flax_transformer.task.image_generation import save_pixels, strip
+from flax_transformer.task.image_input import normalised, seen_by
+
+
+@frozen
+class Drawing:
+    """How images are generated."""
+
+    count: int = 16
+    """B, images."""
+    classes: tuple[str, ...] = ()
+    """Numbers or names of classes, which images take turns in; none: images of no class."""
+    guidance: float | None = None
+    """Scale of guidance towards the class: 1 for none, more for images that are more typical of it; None: 1."""
+    steps: int | None = None
+    """Calls of the model; None: 50."""
+    temperature: float = 1.0
+    """Of the colours that ImageGPT draws."""
+    seed: int = 0
+    """Of what is drawn; image i of a seed is the same however many there are."""
+
+    def __post_init__(self):
+        check_at_least(self, 1, "count", "steps")
+        check_at_least(self, 0, "guidance")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.guidance not in (None, 1) and not self.classes:
+            raise ValueError(f"guidance is towards a class, got guidance={self.guidance:g} and no class")
+
+
+def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, "B H W C"]:
+    """Generate images, as bytes; of a model of latents the latents, as floats.
+
+    Raises:
+      ValueError: a checkpoint that generates none, one without a scheduler, or a class that it does not know.
+    """
+    if pretrained.architecture.inputs.colours:
+        return _pixel_by_pixel(pretrained, drawing)
+    require_use(pretrained, "image-generation", "images")
+    sampler = read_sampler(pretrained.generation, 50 if drawing.steps is None else drawing.steps)
+    labels, guidance = _labels(pretrained, drawing), 1.0 if drawing.guidance is None else drawing.guidance
+    images = sample_images(pretrained.model, sampler, labels, guidance=guidance, seed=drawing.seed)
+    normalise = _normalise(pretrained)
+    return images if normalise is None else to_bytes(images, normalise)
+
+
+def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
+    """Write images as a grid into a .png, or as an array into a .npy.
+
+    Raises:
+      ValueError: another suffix, or latents into a .png.
+    """
+    check_output(path)
+    if path.suffix == ".npy":
+        np.save(path, images)
+        return
+    if images.dtype != np.uint8:
+        raise ValueError(
+            "the checkpoint makes latents, of which an autoencoder makes images, and there is none here: "
+            f"--output FILE.npy keeps them, got {path}"
+        )
+    columns = int(np.ceil(np.sqrt(len(images))))
+    rest = -len(images) % columns
+    blank = np.full((rest, *images.shape[1:]), 255, np.uint8)
+    grid = np.concatenate([images, blank]).reshape(-1, columns, *images.shape[1:])
+    save_pixels(strip(grid), path)
+
+
+def check_output(path: Path) -> None:
+    """Check where images are to be written, before there are any.
+
+    Raises:
+      ValueError: another suffix, or a folder that is not there.
+    """
+    if path.suffix not in (".png", ".npy"):
+        raise ValueError(f"images are written to a .png, or as an array to a .npy, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
+
+
+def _labels(pretrained: Pretrained, drawing: Drawing) -> Int[np.ndarray, "B"]:
+    """Return the class of each image."""
+    config = pretrained.model.cfg
+    if not drawing.classes:
+        return np.full(drawing.count, config.null)
+    if not config.classes:
+        raise ValueError(f"the checkpoint knows no classes, got {drawing.classes[0]!r}")
+    names = pretrained.config.get("id2label") or {}
+    numbers = {str(name): int(number) for number, name in names.items()}
+    found = [numbers.get(each, int(each) if each.isdecimal() else -1) for each in drawing.classes]
+    for each, number in zip(drawing.classes, found, strict=True):
+        if not 0 <= number < config.classes:
+            said = f" or one of {', '.join(list(numbers)[:20])}" if numbers else ""
+            raise ValueError(f"a class must be a number from 0 to {config.classes - 1}{said}, got {each!r}")
+    return np.resize(found, drawing.count)
+
+
+def _normalise(pretrained: Pretrained) -> Normalise | None:
+    """Return how the model sees images; None where it sees latents."""
+    if not isinstance(pretrained.processor, ImageProcessor):
+        return None
+    seen = seen_by(pretrained.processor)
+    return normalised(seen["mean"], seen["std"], pretrained.model.cfg.patches.channels)
+
+
+def _pixel_by_pixel(pretrained: Pretrained, drawing: Drawing) -> UInt8[np.ndarray, "B H W C"]:
+    """Draw images with ImageGPT, whose first token stands for the beginning.
+
+    Raises:
+      ValueError: a class, guidance or steps, of which it knows nothing, or no colours in its image processor.
+    """
+    if drawing.classes or drawing.guidance is not None or drawing.steps is not None:
+        raise ValueError("a model of pixels one by one takes no class, guidance or steps, got some")
+    clusters = np.array(getattr(pretrained.processor, "config", {}).get("clusters") or (), np.float64)
+    if not clusters.size:
+        raise ValueError("images are made of the colours of the checkpoint's image processor, which has no clusters")
+    palette: Any = Palette(colours=tuple(map(tuple, clusters.tolist())))
+    length = pretrained.model.cfg.embedding.max_length
+    prompt = np.full((drawing.count, 1), len(palette), np.int32)
+    tokens = pretrained.generate(
+        prompt, do_sample=True, key=jax.random.key(drawing.seed), temperature=drawing.temperature, top_k=0,
+        max_new_tokens=length,
+    )  # fmt: skip
+    return palette.pixels(np.asarray(tokens)[:, 1:], height=round(length**0.5))
