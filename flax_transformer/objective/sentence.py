@@ -29,7 +29,8 @@ def embed_columns(model: Any, batch: Batch, key: jax.Array | None) -> Vectors:
     return constrain(vectors, "batch", None, None)
 
 
-def _unit(x: Array) -> Array:
+def unit(x: Array) -> Array:
+    """Return vectors of length 1 in the directions of some; one of zeros stays."""
     return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
 
 
@@ -70,7 +71,7 @@ class MultipleNegativesRankingLoss(Objective):
     def over(self, vectors: Vectors, batch: Batch) -> Loss:
         """Sum the loss over rows, from their vectors."""
         _columns(vectors, 2, None, self)
-        vectors = _unit(vectors)
+        vectors = unit(vectors)
         first, others = vectors[:, 0], jnp.swapaxes(vectors[:, 1:], 0, 1).reshape(-1, vectors.shape[-1])
         scores = constrain(self.scale * (first @ others.T), "batch", None)
         present = present_pairs(batch, scores)
@@ -119,7 +120,7 @@ class TripletLoss(Objective):
 
     def _between(self, a: Float[Array, "B E"], b: Float[Array, "B E"]) -> Float[Array, " B"]:
         if self.distance == "cosine":
-            return 1 - jnp.sum(_unit(a) * _unit(b), axis=-1)
+            return 1 - jnp.sum(unit(a) * unit(b), axis=-1)
         if self.distance == "manhattan":
             return jnp.sum(jnp.abs(a - b), axis=-1)
         return jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(a - b), axis=-1), 1e-24))
@@ -202,7 +203,7 @@ class MatryoshkaLoss(ObjectiveWrapper):
         if max(self.widths) > vectors.shape[-1]:
             raise ValueError(f"widths must be at most that of vectors, {vectors.shape[-1]}, got {self.widths}")
         weights = self.weights or (1.0,) * len(self.widths)
-        losses = [self.of.over(_unit(vectors[..., :width]), batch)[0] for width in self.widths]
+        losses = [self.of.over(unit(vectors[..., :width]), batch)[0] for width in self.widths]
         total = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
         return total, self.of.over(vectors, batch)[1]
 
@@ -212,7 +213,7 @@ class MatryoshkaLoss(ObjectiveWrapper):
 
 
 def _cosines(vectors: Vectors) -> Float[Array, " B"]:
-    first, second = _unit(vectors[:, 0]), _unit(vectors[:, 1])
+    first, second = unit(vectors[:, 0]), unit(vectors[:, 1])
     return jnp.sum(first * second, axis=-1)
 
 

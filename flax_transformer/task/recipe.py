@@ -209,8 +209,9 @@ class _Run:
             describe(exported, self.folder.root / EXPORT)
 
     def export(self, model: Any) -> hub.Pretrained:
-        """Wrap a model as a checkpoint."""
+        """Wrap a model as a checkpoint: all of it, or the part that it says is `exported`."""
         opened, known = self.opened, self.known
+        model = model.exported() if hasattr(model, "exported") else model
         if known is not None and not opened.spec.classes:
             return _continued(known, model, opened)
         own = opened.published or opened.tokenizer
