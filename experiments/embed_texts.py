@@ -3,11 +3,13 @@
     python experiments/embed_texts.py                                    # docstrings and functions of Python's library
     python experiments/embed_texts.py pairs --workdir runs/pairs --data.root PAIRS
     python experiments/embed_texts.py scored --workdir runs/sts --data.root STS
+    python experiments/embed_texts.py simcse --workdir runs/simcse --data.of.root PAIRS   # of texts alone
     python experiments/embed_texts.py finetune --init sentence-transformers/all-MiniLM-L6-v2 --data.root PAIRS
 
 `PAIRS/` holds train.tsv, dev.tsv and test.tsv, or .jsonl: a text, a tab and one that belongs to it a line, and perhaps
 others that do not, with tabs between them. Every text is told from all second ones of its batch (multiple negatives
 ranking), and once more by the first 64, 32 and 16 numbers of each vector (Matryoshka), so that vectors may be cut.
+`simcse` is told nothing of what belongs together: every text is to be found by itself, seen with other dropout.
 `scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `finetune` goes on with any
 checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers opens.
 
@@ -19,7 +21,7 @@ time on two cores of an AMD EPYC beside other work (one seed, 2026-11-27).
 
 from dataclasses import replace
 
-from flax_transformer.data.text.sentence import SentenceData
+from flax_transformer.data.text.sentence import RepeatedTexts, SentenceData
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.nn import EmbeddingConfig, transformer_block
@@ -69,6 +71,13 @@ SCORED = replace(
     train=replace(EXPERIMENT.train, monitor="loss"),
 )
 
+SIMCSE = replace(
+    EXPERIMENT,
+    data=RepeatedTexts(),
+    objective=MultipleNegativesRankingLoss(),
+    train=replace(EXPERIMENT.train, keep_best=False, monitor="loss"),
+)
+
 FINETUNE = replace(
     EXPERIMENT,
     model=StartConfig(),
@@ -78,7 +87,7 @@ FINETUNE = replace(
     train=replace(EXPERIMENT.train, keep_best=False, monitor="loss"),
 )
 
-EXPERIMENTS = {"pairs": EXPERIMENT, "scored": SCORED, "finetune": FINETUNE}
+EXPERIMENTS = {"pairs": EXPERIMENT, "scored": SCORED, "simcse": SIMCSE, "finetune": FINETUNE}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)

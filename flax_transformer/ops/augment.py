@@ -140,10 +140,10 @@ def _to_hsv(images: Images) -> tuple[Array, Array, Array]:
     most, least = images.max(-1), images.min(-1)
     span = most - least
     safe = jnp.where(span > 0, span, 1.0)
-    sector = jnp.where(
-        most == red, (green - blue) / safe,
-        jnp.where(most == green, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe),
-    )  # fmt: skip
+    # Not by equality with the largest, which the compiler may compute in another way than the channels.
+    first, second = (red >= green) & (red >= blue), green >= blue
+    in_red, in_green, in_blue = (green - blue) / safe, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe
+    sector = jnp.where(first, in_red, jnp.where(second, in_green, in_blue))
     hue = jnp.where(span > 0, (sector / 6.0) % 1.0, 0.0)
     return hue, jnp.where(most > 0, span / jnp.where(most > 0, most, 1.0), 0.0), most
 
