@@ -4,11 +4,13 @@
     python experiments/embed_texts.py pairs --workdir runs/pairs --data.root PAIRS
     python experiments/embed_texts.py scored --workdir runs/sts --data.root STS
     python experiments/embed_texts.py tokens --workdir runs/colbert --data.root PAIRS
+    python experiments/embed_texts.py simcse --workdir runs/simcse --data.of.root PAIRS   # of texts alone
     python experiments/embed_texts.py finetune --init sentence-transformers/all-MiniLM-L6-v2 --data.root PAIRS
 
 `PAIRS/` holds train.tsv, dev.tsv and test.tsv, or .jsonl: a text, a tab and one that belongs to it a line, and perhaps
 others that do not, with tabs between them. Every text is told from all second ones of its batch (multiple negatives
 ranking), and once more by the first 64, 32 and 16 numbers of each vector (Matryoshka), so that vectors may be cut.
+`simcse` is told nothing of what belongs together: every text is to be found by itself, seen with other dropout.
 `scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `tokens` gives each token a
 vector and compares texts token by token (ColBERT), to rank passages: `ask --ranker` takes the run. `finetune` goes on
 with any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers
@@ -22,7 +24,7 @@ time on two cores of an AMD EPYC beside other work (one seed, 2026-11-27).
 
 from dataclasses import replace
 
-from flax_transformer.data.text.sentence import SentenceData
+from flax_transformer.data.text.sentence import RepeatedTexts, SentenceData
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.models.text.sentence import sentence_encoder
@@ -82,6 +84,13 @@ TOKENS = replace(
     evaluators=(TokenRetrieval(),),
 )
 
+SIMCSE = replace(
+    EXPERIMENT,
+    data=RepeatedTexts(),
+    objective=MultipleNegativesRankingLoss(),
+    train=replace(EXPERIMENT.train, keep_best=False, monitor="loss"),
+)
+
 FINETUNE = replace(
     EXPERIMENT,
     model=StartConfig(),
@@ -91,7 +100,9 @@ FINETUNE = replace(
     train=replace(EXPERIMENT.train, keep_best=False, monitor="loss"),
 )
 
-EXPERIMENTS = {"pairs": EXPERIMENT, "scored": SCORED, "tokens": TOKENS, "finetune": FINETUNE}
+EXPERIMENTS = {
+    "pairs": EXPERIMENT, "scored": SCORED, "tokens": TOKENS, "simcse": SIMCSE, "finetune": FINETUNE,
+}  # fmt: skip
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)

@@ -20,6 +20,7 @@ PAGES = (
     "checkpoints",
     "compression",
     "vision",
+    "self_supervision",
     "multimodal",
     "speech",
     "decisions",

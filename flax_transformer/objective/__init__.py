@@ -25,9 +25,12 @@ from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
+from flax_transformer.objective.pixel import MAELoss, SimMIMLoss
 from flax_transformer.objective.pointer import PointerLoss
 from flax_transformer.objective.ponder import PonderLoss
+from flax_transformer.objective.pretext import PatchOrderLoss, RelativePositionLoss, RotationLoss
 from flax_transformer.objective.router import RouterLoss
+from flax_transformer.objective.self_distil import BYOLLoss, DINOLoss, IBOTLoss
 from flax_transformer.objective.sentence import (
     CoSENTLoss,
     CosineSimilarityLoss,
@@ -37,13 +40,17 @@ from flax_transformer.objective.sentence import (
 )
 from flax_transformer.objective.span import ChoiceLoss, SpanLoss
 from flax_transformer.objective.statistics import BatchStatistics
+from flax_transformer.objective.teacher import Momentum
 from flax_transformer.objective.token import TokenLoss
+from flax_transformer.objective.view_contrast import MoCoLoss, MoCoV3Loss, SimCLRLoss
+from flax_transformer.objective.views import ViewChange, Views
 
 __all__ = [
     "OBJECTIVES",
     "ActionLoss",
     "AttentionRelations",
     "AttentionScoreError",
+    "BYOLLoss",
     "Batch",
     "BatchStatistics",
     "CTCLoss",
@@ -52,32 +59,45 @@ __all__ = [
     "ContrastiveLoss",
     "CosineEmbedding",
     "CosineSimilarityLoss",
+    "DINOLoss",
     "DenoisingLoss",
     "DetectionLoss",
     "DiffusionLoss",
     "DistilLoss",
     "FlowMatchingLoss",
     "HiddenStateError",
+    "IBOTLoss",
     "LabelLoss",
     "LateInteractionLoss",
     "LayerLoss",
     "LayerTerm",
     "Loss",
+    "MAELoss",
     "MaskPredictLoss",
     "MaskedDistilLoss",
     "MaskedLoss",
     "MatchLoss",
     "MatryoshkaLoss",
+    "MoCoLoss",
+    "MoCoV3Loss",
+    "Momentum",
     "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
+    "PatchOrderLoss",
     "PointerLoss",
     "PonderLoss",
+    "RelativePositionLoss",
+    "RotationLoss",
     "RouterLoss",
     "SigmoidLoss",
+    "SimCLRLoss",
+    "SimMIMLoss",
     "SpanLoss",
     "TokenLoss",
     "TripletLoss",
+    "ViewChange",
+    "Views",
     "check_parts",
 ]
 

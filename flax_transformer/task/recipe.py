@@ -216,13 +216,14 @@ class _Run:
             describe(exported, self.folder.root / EXPORT)
 
     def export(self, model: Any) -> hub.Pretrained:
-        """Wrap a model as a checkpoint."""
+        """Wrap a model as a checkpoint: all of it, or the part that it says is `exported`."""
         made = self._wrapped(model)
         sampler = getattr(self.recipe.objective, "sampler", None)
         return made if sampler is None else replace(made, generation=Fields.of(scheduler_fields(sampler(1))))
 
     def _wrapped(self, model: Any) -> hub.Pretrained:
         opened, known = self.opened, self.known
+        model = model.exported() if hasattr(model, "exported") else model
         if known is not None and not opened.spec.classes:
             return _continued(known, model, opened)
         own = opened.published or opened.tokenizer

@@ -239,7 +239,7 @@ def draw_samples(
             images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
         elif "images" in pretrained.architecture.inputs.reads:
             if layout_of(pretrained) is not None and pretrained.processor is not None:
-                drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
+                drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if _of_one_image(s)])]
                 images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
         elif _reads_alone(pretrained):
 
@@ -252,6 +252,11 @@ def draw_samples(
     except ValueError as error:
         notes.append(f"No attention is shown: {error}.")
     return texts, images or None, notes
+
+
+def _of_one_image(sample: dict[str, Any]) -> bool:
+    """Return whether a sample shows an image that a model can see, and no drawing of many."""
+    return bool(sample.get("picture")) and not sample.get("drawing")
 
 
 def _reads_alone(pretrained: Pretrained) -> bool:

@@ -26,6 +26,7 @@ from flax_transformer.objective import (
     AttentionRelations,
     AttentionScoreError,
     BatchStatistics,
+    BYOLLoss,
     ChoiceLoss,
     ContrastiveLoss,
     CoSENTLoss,
@@ -35,31 +36,42 @@ from flax_transformer.objective import (
     DenoisingLoss,
     DetectionLoss,
     DiffusionLoss,
+    DINOLoss,
     DistilLoss,
     FlowMatchingLoss,
     HiddenStateError,
+    IBOTLoss,
     LabelLoss,
     LateInteractionLoss,
     LayerLoss,
+    MAELoss,
     MaskedDistilLoss,
     MaskedLoss,
     MaskPredictLoss,
     MatchLoss,
     MatryoshkaLoss,
+    MoCoLoss,
+    MoCoV3Loss,
     MultipleNegativesRankingLoss,
     Objective,
     ObjectiveWrapper,
+    PatchOrderLoss,
     PointerLoss,
     PonderLoss,
+    RelativePositionLoss,
+    RotationLoss,
     RouterLoss,
     SigmoidLoss,
+    SimCLRLoss,
+    SimMIMLoss,
     SpanLoss,
     TokenLoss,
     TripletLoss,
+    Views,
 )
 from flax_transformer.ops import cross_entropy
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
-from flax_transformer.train.carry import carry_of
+from flax_transformer.train.carry import NOTHING, carry_of
 from flax_transformer.train.finetune import multi_task
 from flax_transformer.train.mean import means
 
@@ -265,8 +277,48 @@ QUERIES = {
 NOISED = {"inputs": {"images": SEEN[..., None]}, "labels": LABELS[:, 0], "weights": ROWS["weights"]}
 
 
+def quarters(self, images, masked=None, key=None):
+    parts = images.reshape(len(images), 2, images.shape[1] // 2, 2, -1, 3).mean((2, 4)).reshape(-1, 4, 3)
+    hidden = jnp.concatenate([parts, jnp.square(parts[..., :2])], axis=-1)
+    return hidden if masked is None else jnp.where(masked[..., None], 0.5, hidden)
+
+
+def answered(self, hidden, key=None):
+    scores = rows(hidden * jnp.arange(1.0, 5.0)[:, None] @ self.w)
+    return jnp.concatenate([scores, jnp.square(scores), -scores], axis=-1)[:, : self.answers]
+
+
+def restored(self, hidden):
+    """Give the pixels of patches, or of the image."""
+    pixels = jnp.tile(hidden @ self.w[:, :6], 8)
+    return pixels if self.flat else pixels.reshape(-1, 8, 8, 3)
+
+
+PATCHES = SimpleNamespace(patches=SimpleNamespace(patch=(4, 4)))
+VIEWED = {
+    "hidden_states": quarters,
+    "features": lambda self, hidden: hidden.mean(axis=-2),
+    "patches": lambda self, hidden: hidden,
+    "project": lambda self, x, real=None: jnp.tanh(x @ self.w),
+    "project_patches": lambda self, x: jnp.tanh(x @ self.w),
+    "predict": lambda self, z, real=None: z + jnp.tanh(2 * z[..., ::-1]),
+    "output": answered,
+    "width": E + 4,
+}
+AUTOENCODED = {
+    "hidden_states": quarters,
+    "encode": lambda self, images, noise, key=None: SimpleNamespace(hidden=quarters(self, images), masked=noise > 0.5),
+    "decode": lambda self, encoded: encoded.hidden,
+    "output": restored,
+    "cfg": SimpleNamespace(encoder=PATCHES, backbone=PATCHES),
+}
+IMAGES = {"inputs": {"images": draw.normal(size=(B, 8, 8, 3)).astype(np.float32)}, "weights": ROWS["weights"]}
+PHOTOS = {**IMAGES, "inputs": {"images": draw.normal(size=(B, 12, 12, 3)).astype(np.float32)}}
+
+
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
+    "BYOLLoss": (BYOLLoss(), VIEWED, IMAGES),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
     "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),
     "CTCLoss of recordings without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
@@ -275,11 +327,13 @@ CASES = {
     "CoSENTLoss": (CoSENTLoss(), {}, columns(2)),
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
     "DenoisingLoss": (DenoisingLoss(predicts="v_prediction"), DENOISES, NOISED),
+    "DINOLoss": (DINOLoss(views=Views(local=2, local_size=4)), VIEWED, IMAGES),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
     "FlowMatchingLoss": (FlowMatchingLoss(), DENOISES, NOISED),
+    "IBOTLoss": (IBOTLoss(mask_share=0.8), VIEWED, IMAGES),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
     "LayerLoss": (
         LayerLoss(
@@ -300,6 +354,7 @@ CASES = {
     ),
     "LabelLoss of positions": (LabelLoss(label_smoothing=0.1), {}, POSITIONS),
     "LateInteractionLoss": (LateInteractionLoss(scale=2.0), {}, QUERIES),
+    "MAELoss": (MAELoss(), {**AUTOENCODED, "flat": True}, IMAGES),
     "MaskPredictLoss": (MaskPredictLoss(label_smoothing=0.1), GUESSED, TARGETS),
     "MaskedDistilLoss": (MaskedDistilLoss(weight=0.3), SENTENCES, MASKED),
     "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),
@@ -309,13 +364,20 @@ CASES = {
         MatryoshkaLoss(of=CosineSimilarityLoss(), widths=(4, 2), weights=(1.0, 0.5)), {}, columns(2)
     ),
     "MatryoshkaLoss of all pairs": (MatryoshkaLoss(of=MultipleNegativesRankingLoss(), widths=(3,)), {}, columns(3)),
+    "MoCoLoss": (MoCoLoss(queue=16), VIEWED, IMAGES),
+    "MoCoV3Loss": (MoCoV3Loss(), VIEWED, IMAGES),
     "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss(both_ways=True), {}, columns(4)),
+    "PatchOrderLoss": (PatchOrderLoss(), {**VIEWED, "answers": 24}, IMAGES),
     "PointerLoss": (PointerLoss(coverage=0.5), POINTS, TARGETS),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
+    "RelativePositionLoss": (RelativePositionLoss(gap=0), {**VIEWED, "answers": 8}, PHOTOS),
+    "RotationLoss": (RotationLoss(), {**VIEWED, "answers": 4}, IMAGES),
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
     "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
     "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
+    "SimCLRLoss": (SimCLRLoss(), VIEWED, IMAGES),
+    "SimMIMLoss": (SimMIMLoss(), {**AUTOENCODED, "flat": False}, IMAGES),
     "SpanLoss": (SpanLoss(), {"output": lambda self, hidden, key=None: (hidden @ self.w)[..., :2]}, SPANS),
     "TokenLoss": (TokenLoss(label_smoothing=0.1), TOKENS, POSITIONS),
     "TripletLoss": (TripletLoss(margin=1.0), {}, columns(3)),
@@ -342,18 +404,21 @@ def multi():
 def objectives():
     """Name every objective of the package, whether it is exported or not."""
     modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
+    parts = "ViewObjective", "ContrastOfViews", "PretextLoss", "MaskedPixels"
     kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
     return sorted(
         kind.__name__
         for kind in kinds
-        if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper, DiffusionLoss)
+        if issubclass(kind, Objective)
+        and kind not in (Objective, ObjectiveWrapper, DiffusionLoss)
+        and kind.__name__ not in parts
     )
 
 
 def learnt(objective, model, batch):
     """Return what a step reports of a batch, without dropout, and the gradient."""
     carry = carry_of(objective)
-    given = {"carried": carry.begin(model, jax.random.key(0))} if isinstance(objective, BatchStatistics) else {}
+    given = {} if carry is NOTHING else {"carried": carry.begin(model, jax.random.key(0))}
 
     def loss(model):
         total, metrics = objective(model, batch, key=None, **given)[:2]

@@ -13,7 +13,7 @@ import pytest
 
 from flax_transformer.objective import check_parts
 from flax_transformer.task.evaluator import evaluate
-from flax_transformer.train.carry import is_separable
+from flax_transformer.train.carry import carry_of, is_separable
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import make_train_step
 from tests.contract import objectives
@@ -21,8 +21,9 @@ from tests.contract.objectives import CASES, B, case, learnt
 from tests.fake_devices import on_eight
 
 APART = [
-    "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
-    "MatryoshkaLoss of all pairs", "MultipleNegativesRankingLoss", "SigmoidLoss",
+    "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
+    "MatryoshkaLoss of all pairs", "MoCoLoss", "MoCoV3Loss", "MultipleNegativesRankingLoss", "SigmoidLoss",
+    "SimCLRLoss",
 ]  # fmt: skip
 """Those that compare rows."""
 SLOW = ("DetectionLoss of the last layer", "RouterLoss around DetectionLoss")
@@ -38,10 +39,12 @@ def same(one, two):
 def after_a_step(objective, model, batch, accumulate):
     """Return the model after a step of its gradient, without dropout, and what the step reports."""
 
-    def keyless(model, batch, *, key):
-        return objective(model, batch, key=None)
+    def keyless(model, batch, *, key, **carried):
+        return objective(model, batch, key=None, **carried)
 
-    state = TrainState(model, optax.sgd(1.0).init(model), jnp.zeros((), jnp.int32), jax.random.key(0))
+    keyless.carry = carry_of(objective)
+    carried = keyless.carry.begin(model, jax.random.key(0))
+    state = TrainState(model, optax.sgd(1.0).init(model), jnp.zeros((), jnp.int32), jax.random.key(0), carried=carried)
     new, metrics = jax.jit(make_train_step(keyless, optax.sgd(1.0), accumulate=accumulate))(state, batch)
     return new.model, metrics
 

@@ -4,15 +4,17 @@ import json
 import runpy
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.text.sentence import SentenceData, documented_functions
+from flax_transformer.data.text.sentence import RepeatedTexts, SentenceData, documented_functions
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.nn import with_fields
+from flax_transformer.objective.sentence import embed_columns
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.embedding import embed
 from flax_transformer.task.line_search import search_lines
@@ -250,3 +252,18 @@ def test_a_recipe_trains_exports_and_goes_on(tmp_path, name, capsys):
     again = hub.load(tmp_path / "further/export")
     assert again.model.cfg.head == exported.model.cfg.head
     assert not np.allclose(embed(again, ["a b c"]), vectors[:1])
+
+
+@pytest.mark.proves("sentence encoders", "learning without labels", "SimCSE: each text twice, told apart by dropout")
+def test_texts_are_found_by_themselves_with_other_dropout():
+    """Labels of pairs are in no row of training; both sides of a row are one text, and dropout tells them apart."""
+    (train, dev), of = (RepeatedTexts().read(split) for split in ("train", "validation")), SentenceData()
+    assert all(one == two for one, two in train["texts"])
+    assert {one for one, _ in train["texts"]} == {text for row in of.read("train")["texts"] for text in row}
+    assert list(dev["texts"]) == list(of.read("validation")["texts"])
+    model = sentence_encoder(with_fields(ENCODER, dropout=0.3), normalise=True).build(nnx.Rngs(0))
+    tokens = np.random.default_rng(0).integers(0, 5, (4, 1, 6)).repeat(2, axis=1).astype(np.int32)
+    batch = {"inputs": {"tokens": tokens, "lengths": np.full((4, 2), 6, np.int32)}, "weights": np.ones(4, np.float32)}
+    still, moved = (embed_columns(model, batch, key) for key in (None, jax.random.key(0)))
+    np.testing.assert_allclose(still[:, 0], still[:, 1], atol=1e-6)
+    assert np.abs(moved[:, 0] - moved[:, 1]).max(axis=-1).min() > 1e-3

@@ -62,6 +62,31 @@ class SentenceData:
         return documented_functions(split)
 
 
+@frozen
+class RepeatedTexts:
+    """Texts to learn from alone, each twice a row: by dropout the model sees it in two ways (SimCSE, Gao et al. 2021,
+    https://arxiv.org/abs/2104.08821). Validation and test have the rows that there are.
+    """
+
+    of: SentenceData = SentenceData()
+    """Where texts come from; which belong together is not looked at in training."""
+
+    def read(self, split: str) -> Table:
+        """Read rows as `SentenceData.read` does; those to train on are every text once, beside itself.
+
+        Raises:
+          ValueError: rows to test on of other than two texts, and what `SentenceData.read` refuses.
+        """
+        found = self.of.read(split)
+        count = len(found["texts"][0])
+        if count != 2:
+            raise ValueError(f"texts that stand beside themselves are tested by rows of two texts, got {count}")
+        if split != "train":
+            return found
+        texts = dict.fromkeys(text for row in found["texts"] for text in row)
+        return Table({"texts": [(text, text) for text in texts], "label": np.ones(len(texts), np.float32)})
+
+
 def read_rows(path: Path, *, scored: bool = False) -> Table:
     """Read lines of texts into columns `texts` and `label`; errors as `SentenceData.read`."""
     rows: list[tuple[str, ...]] = []

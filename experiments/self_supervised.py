@@ -1,0 +1,131 @@
+r"""Learn what images have in common without their labels, by one of eleven methods, and see what it is worth.
+
+    python experiments/self_supervised.py                                       # SimCLR, of drawn shapes
+    python experiments/self_supervised.py dino --workdir runs/dino --data.root CIFAR10
+
+The first word is the method: `simclr`, `moco` (v2, with a queue), `moco3`, `byol`, `dino`, `ibot` compare views of an
+image; `mae` and `simmim` restore masked patches; `jigsaw`, `relative` and `rotation` are asked about the image. The
+folder has images in any form, as `classify_images.py` takes them, whose labels are in no batch of training: evaluators
+alone see them, in validation (nearest neighbours among validation images) and in the end (nearest neighbours and a
+linear probe of 1 % and 10 % of the labels). `export` is a ViT, or for `mae` a masked autoencoder, that `transformers`
+opens, and that a classifier begins with:
+
+    python experiments/finetune_image.py probe --init runs/dino/export --data.root CIFAR10 --data.limit 450
+    python experiments/finetune_image.py --init runs/dino/export --data.root CIFAR10 --data.limit 4500
+
+have a probe of 1 % of the labels, and all parameters trained on 10 % of them.
+"""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from flax_transformer.data.synthetic import LabelledImageData
+from flax_transformer.models.restore import RestorerConfig
+from flax_transformer.models.vision.view_encoder import ProjectorConfig, ViewEncoderConfig
+from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
+from flax_transformer.models.vision.vit_mae import MAEConfig, MAEEncoderConfig
+from flax_transformer.nn import TrunkConfig, transformer_block, with_fields
+from flax_transformer.objective import (
+    BYOLLoss,
+    DINOLoss,
+    IBOTLoss,
+    MAELoss,
+    MoCoLoss,
+    MoCoV3Loss,
+    Momentum,
+    PatchOrderLoss,
+    RelativePositionLoss,
+    RotationLoss,
+    SimCLRLoss,
+    SimMIMLoss,
+    ViewChange,
+    Views,
+)
+from flax_transformer.objective.views import BYOL
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.feature_evaluator import EmbeddingMap, EmbeddingRank, LinearProbe, NearestNeighbours
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.self_supervision import UnlabelledImages
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
+
+WIDTH = 128
+VIT = with_fields(
+    vit_encoder("tiny", 4, image=32), embed=WIDTH, heads=4, inner=256, depth=6, out_bias=True, unroll=True
+)
+"""0.8 million parameters, of 64 patches."""
+
+
+def views(model: ViTConfig = VIT, *, predictor: bool = False, **projector: Any) -> ViewEncoderConfig:
+    """Put a projector on the encoder, and perhaps a predictor."""
+    head = ProjectorConfig(embed=WIDTH, outputs=64, **projector)
+    more = ProjectorConfig(embed=64, outputs=64) if predictor else None
+    return ViewEncoderConfig(encoder=model, projector=head, predictor=more, pool="mean")
+
+
+def answers(count: int) -> ViewEncoderConfig:
+    """Put one layer of so many classes on the encoder."""
+    return ViewEncoderConfig(encoder=VIT, projector=ProjectorConfig(embed=WIDTH, outputs=count, layers=1), pool="mean")
+
+
+def experiment(model: Any, objective: Any, **changes: Any) -> Recipe:
+    """Return the recipe of a method, whose size of images is that of the data."""
+    recipe = Recipe(
+        model=model,
+        family="vit",
+        data=LabelledImageData(),
+        examples=UnlabelledImages(rows=128),
+        objective=objective,
+        evaluators=(NearestNeighbours(), LinearProbe(), EmbeddingRank(), EmbeddingMap()),
+        optimizer=OptimizerConfig(
+            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=30), b2=0.999, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=300, log_every=25, eval_every=100, checkpoint_every=300),
+    )  # fmt: skip
+    return replace(recipe, **changes)
+
+
+TWO = Views(changes=BYOL)
+CROPS = Views(area=(0.4, 1.0), changes=BYOL, local=2, local_size=16, local_area=(0.1, 0.4))
+DINO = ProjectorConfig(
+    embed=WIDTH, outputs=64, hidden=256, layers=3, norm="none", activation="gelu", prototypes=1024
+)  # fmt: skip
+AUTOENCODER = MAEConfig(
+    encoder=MAEEncoderConfig(
+        **{each.name: getattr(VIT, each.name) for each in fields(VIT)} | {"position": "fixed"}, mask_ratio=0.75
+    ),
+    decoder=TrunkConfig(
+        block=with_fields(
+            transformer_block(
+                embed=64, heads=4, inner=128, norm_eps=1e-12, norm_position="pre", activation="gelu", init_std=0.02
+            ),
+            out_bias=True,
+        ),
+        depth=2,
+    ),
+)
+RESTORER = RestorerConfig(backbone=replace(VIT, mask_token=True), embed=WIDTH, stride=4)
+PIXELS = UnlabelledImages(rows=128, uses=("fill-mask",))
+
+EXPERIMENTS = {
+    "simclr": experiment(views(), SimCLRLoss(views=Views(changes=(ViewChange(),)))),
+    "moco": experiment(views(groups=4), MoCoLoss(queue=2_048)),
+    "moco3": experiment(views(predictor=True, last_norm=True), MoCoV3Loss(views=TWO)),
+    "byol": experiment(views(predictor=True), BYOLLoss(views=TWO, momentum=Momentum(start=0.99))),
+    "dino": experiment(
+        ViewEncoderConfig(encoder=VIT, projector=DINO),
+        DINOLoss(views=CROPS, momentum=Momentum(start=0.99), warmup_temperature=0.02, warmup_steps=100),
+    ),
+    "ibot": experiment(
+        ViewEncoderConfig(encoder=replace(VIT, mask_token=True), projector=DINO),
+        IBOTLoss(views=CROPS, momentum=Momentum(start=0.99), warmup_temperature=0.02, warmup_steps=100),
+    ),
+    "mae": experiment(AUTOENCODER, MAELoss(), family="vit_mae", examples=PIXELS),
+    "simmim": experiment(RESTORER, SimMIMLoss(), examples=PIXELS),
+    "jigsaw": experiment(answers(24), PatchOrderLoss()),
+    "relative": experiment(answers(8), RelativePositionLoss()),
+    "rotation": experiment(answers(4), RotationLoss(), examples=UnlabelledImages(rows=64)),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)
