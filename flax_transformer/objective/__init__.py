@@ -10,6 +10,7 @@ from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss, MaskedDistilLoss
+from flax_transformer.objective.image import CycleLoss, ImageLoss, PairedLoss, SampleLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.layer import LayerLoss
 from flax_transformer.objective.layer_term import (
@@ -50,9 +51,11 @@ __all__ = [
     "ContrastiveLoss",
     "CosineEmbedding",
     "CosineSimilarityLoss",
+    "CycleLoss",
     "DetectionLoss",
     "DistilLoss",
     "HiddenStateError",
+    "ImageLoss",
     "LabelLoss",
     "LayerLoss",
     "LayerTerm",
@@ -65,9 +68,11 @@ __all__ = [
     "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
+    "PairedLoss",
     "PointerLoss",
     "PonderLoss",
     "RouterLoss",
+    "SampleLoss",
     "SigmoidLoss",
     "SpanLoss",
     "TokenLoss",
@@ -85,6 +90,7 @@ OBJECTIVES: dict[str, Objective] = {
     "classification": LabelLoss(),
     "token-classification": LabelLoss(),
     "object-detection": DetectionLoss(),
+    "image-to-image": ImageLoss(),
     "retrieval": ContrastiveLoss(),
     "sentence-similarity": MultipleNegativesRankingLoss(),
     "visual-question-answering": LabelLoss(),
