@@ -1,8 +1,8 @@
 r"""Turn images into others by a Vision Transformer with a head of pixels: one drawing into another, colours, sizes.
 
     python experiments/image_to_image.py                                            # sketches into painted shapes
-    python experiments/image_to_image.py regression --workdir runs/emoji --data.root EMOJI --size 64
-    python experiments/image_to_image.py paired --workdir runs/paired --data.root EMOJI --size 64
+    python experiments/image_to_image.py regression --workdir runs/emoji --data.root EMOJI --size 32
+    python experiments/image_to_image.py paired --workdir runs/paired --data.root EMOJI --size 32
     python experiments/image_to_image.py unpaired --workdir runs/unpaired --data.root FOLDER --size 64
     python experiments/image_to_image.py colour --workdir runs/colour --data.root FOLDER --size 64
     python experiments/image_to_image.py upscale --workdir runs/upscale --data.root FOLDER --size 64 --scale 2
@@ -33,8 +33,8 @@ from flax_transformer.task.image_translation import ImageTranslations
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
-GENERATOR = ImageToImageConfig(encoder=image_encoder(image=32, patch=4, embed=192, heads=6, depth=6))
-JUDGE = image_encoder(image=32, patch=4, embed=96, heads=3, depth=3)
+GENERATOR = ImageToImageConfig(encoder=image_encoder(image=32, patch=4, embed=128, heads=4, depth=6))
+JUDGE = image_encoder(image=32, patch=4, embed=96, heads=3, depth=2)
 AUGMENT = Augment(shift=4, flip=0.5)
 ADAM = OptimizerConfig(
     name="adam", learning_rate=3e-4, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.05), b1=0.5, b2=0.99,
