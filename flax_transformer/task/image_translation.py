@@ -20,7 +20,7 @@ from flax_transformer.models.vision.image_to_image import as_output, generator_o
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_to_image import HeldTranslations, PairedImages
-from flax_transformer.task.run import Run
+from flax_transformer.task.run import Run, open_run
 from flax_transformer.text_table import align
 
 GAP = 4
@@ -118,13 +118,14 @@ class ImageTranslator:
 
     Args:
       run: of one of the recipes for images of images.
+      backward: whether the way back is gone, by a model of both.
 
     Raises:
       ValueError: a run of something else.
     """
 
-    def __init__(self, run: Run):
-        self.model, examples = generator_of(run.model), run.recipe.examples
+    def __init__(self, run: Run, *, backward: bool = False):
+        self.model, examples = generator_of(run.model, backward=backward), run.recipe.examples
         if not isinstance(examples, PairedImages):
             raise ValueError(
                 "images are translated by a run of image-to-image examples, the run has "
@@ -149,3 +150,16 @@ class ImageTranslator:
         batch = normalise({"inputs": {"images": pixels}})
         made = image_bytes(_translate(self.model, jnp.asarray(batch["inputs"]["images"]))[1], mean, std)[0]
         return PIL.Image.fromarray(made[..., 0] if made.shape[-1] == 1 else made)
+
+
+def open_image_translator(workdir: str | Path, *, backward: bool = False) -> ImageTranslator:
+    """Open a finished or running run that translates images.
+
+    Args:
+      backward: whether the way back is gone, by a model of both.
+
+    Raises:
+      FolderError: no run of a recipe, or one without a checkpoint.
+      ValueError: a run of something else.
+    """
+    return ImageTranslator(open_run(workdir), backward=backward)

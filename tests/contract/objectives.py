@@ -32,9 +32,11 @@ from flax_transformer.objective import (
     CosineEmbedding,
     CosineSimilarityLoss,
     CTCLoss,
+    CycleLoss,
     DetectionLoss,
     DistilLoss,
     HiddenStateError,
+    ImageLoss,
     LabelLoss,
     LayerLoss,
     MaskedDistilLoss,
@@ -45,14 +47,17 @@ from flax_transformer.objective import (
     MultipleNegativesRankingLoss,
     Objective,
     ObjectiveWrapper,
+    PairedLoss,
     PointerLoss,
     PonderLoss,
     RouterLoss,
+    SampleLoss,
     SigmoidLoss,
     SpanLoss,
     TokenLoss,
     TripletLoss,
 )
+from flax_transformer.objective.image import AdversarialObjective
 from flax_transformer.ops import cross_entropy
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.carry import carry_of
@@ -245,6 +250,34 @@ def columns(count):
     return {"inputs": {"x": SEEN[:, :count]}, "labels": labels, "weights": ROWS["weights"]}
 
 
+IMAGES = {"inputs": {"images": SEEN[..., None]}, "labels": SEEN[..., None] / 2, "weights": ROWS["weights"]}
+ITSELF = property(lambda self: self)
+PIXELS = {
+    "hidden_states": lambda self, images, key=None: images,
+    "output": lambda self, hidden, key=None: jnp.tanh(hidden[..., 0] @ self.w[:, :D])[..., None],
+}
+
+
+def judged(self, images, seen=None, key=None):
+    return (images[..., 0] + (0 if seen is None else seen[..., 0])) @ self.w[:, 0]
+
+
+def apart(key, rows):
+    return [jax.random.fold_in(key, i) for i in range(rows)]
+
+
+AGAINST = {**PIXELS, "generator": ITSELF, "discriminator": judged}
+WAYS = ("forward", "backward")
+CYCLE = {
+    **PIXELS, "generator": ITSELF, "forward": ITSELF, "backward": ITSELF,
+    "discriminator": property(lambda self: SimpleNamespace(**dict.fromkeys(WAYS, partial(judged, self)))),
+}  # fmt: skip
+NOISE = {
+    "generator": ITSELF,
+    "noise": lambda self, key, rows: jnp.stack([jax.random.normal(k, (D,)) for k in apart(key, rows)]),
+    "__call__": lambda self, noise, labels: jnp.tanh(noise @ self.w)[:, None, :, None],
+    "discriminator": lambda self, images, labels: images.mean(axis=(1, 2, 3)) * self.w[labels, 0],
+}
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
@@ -254,10 +287,12 @@ CASES = {
     "ChoiceLoss": (ChoiceLoss(), CHOICES, ASKED),
     "CoSENTLoss": (CoSENTLoss(), {}, columns(2)),
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
+    "CycleLoss": (CycleLoss(), CYCLE, IMAGES),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
+    "ImageLoss": (ImageLoss(), PIXELS, IMAGES),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
     "LayerLoss": (
         LayerLoss(
@@ -287,11 +322,13 @@ CASES = {
     ),
     "MatryoshkaLoss of all pairs": (MatryoshkaLoss(of=MultipleNegativesRankingLoss(), widths=(3,)), {}, columns(3)),
     "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss(both_ways=True), {}, columns(4)),
+    "PairedLoss": (PairedLoss(), AGAINST, IMAGES),
     "PointerLoss": (PointerLoss(coverage=0.5), POINTS, TARGETS),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
     "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
+    "SampleLoss": (SampleLoss(), NOISE, {**IMAGES, "labels": LABELS[:, 0]}),
     "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
     "SpanLoss": (SpanLoss(), {"output": lambda self, hidden, key=None: (hidden @ self.w)[..., :2]}, SPANS),
     "TokenLoss": (TokenLoss(label_smoothing=0.1), TOKENS, POSITIONS),
@@ -321,7 +358,9 @@ def objectives():
     modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
     kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
     return sorted(
-        kind.__name__ for kind in kinds if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper)
+        kind.__name__
+        for kind in kinds
+        if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper, AdversarialObjective)
     )
 
 

@@ -22,7 +22,7 @@ from tests.fake_devices import on_eight
 
 APART = [
     "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "MatchLoss", "MatryoshkaLoss of all pairs",
-    "MultipleNegativesRankingLoss", "SigmoidLoss",
+    "MultipleNegativesRankingLoss", "SampleLoss", "SigmoidLoss",
 ]  # fmt: skip
 """Those that compare rows."""
 SLOW = ("DetectionLoss of the last layer", "RouterLoss around DetectionLoss")

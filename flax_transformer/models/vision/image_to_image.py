@@ -282,15 +282,20 @@ def image_encoder(
     return ViTConfig(patches=patches, block=block, depth=depth, tokens=(), unroll=True)
 
 
-def generator_of(model: Any) -> ImageToImage:
-    """Return what translates images in a trained model: it, the generator, or of both ways that to the targets.
+def generator_of(model: Any, *, backward: bool = False) -> ImageToImage:
+    """Return what translates images in a trained model: it, its generator, or of both ways one.
+
+    Args:
+      backward: whether it is the way back from the targets.
 
     Raises:
-      ValueError: none of the model does.
+      ValueError: none of the model does, or not in this direction.
     """
     found = getattr(model, "generator", model)
-    found = getattr(found, "forward", found)
+    if backward and not isinstance(found, BothWays):
+        raise ValueError(f"the way back is known to a model of both ways, got a {type(found).__name__}")
+    if isinstance(found, BothWays):
+        found = found.backward if backward else found.forward
     if not isinstance(found, ImageToImage):
-        what = f"a generator that is a {type(found).__name__}" if hasattr(model, "generator") else type(found).__name__
-        raise ValueError(f"images are translated by an ImageToImage, the model of the run is {what}")
+        raise ValueError(f"images are translated by an ImageToImage, got a {type(found).__name__}")
     return found
