@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.compress import compress
     from flax_transformer.cli.documents import ask, choose, index
     from flax_transformer.cli.embed import embed
-    from flax_transformer.cli.image import caption, detect, search
+    from flax_transformer.cli.image import caption, detect, search, translate_image
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     measures = (presets, sharding, bench, bench_attention, bench_variants)
-    runs = (translate, summarise, evaluate, distil, show, *measures, report, compare, attention)
+    runs = (translate, translate_image, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
     checkpoints = (*texts, caption, detect, transcribe, convert)
     for command in (*runs, *checkpoints, compress, plan, launch):

@@ -1,4 +1,4 @@
-"""Commands on images: `caption | detect | search`.
+"""Commands on images: `caption | detect | search | translate-image`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
@@ -171,3 +171,41 @@ def search(
     with Refused() as refuse:
         for hit in run(pretrained, query, folder, top=top, index=index, refuse=refuse):
             put({"file": str(hit.file), "score": hit.score}, f"{hit.score:.4f}\t{hit.file}", jsonl=jsonl)
+
+
+def translate_image(
+    workdir: Folder,
+    images: Files,
+    /,
+    output: Path = Path("translated.png"),
+    backward: bool = False,
+) -> None:
+    """Turn images into others with the model of a run of image_to_image.py: of another drawing, in colours, larger.
+
+    An image of another size than the run's is resized before.
+
+    Args:
+      workdir: Folder of a run.
+      images: Files of images.
+      output: File to write, or a folder where there are several images.
+      backward: Go the way back, with a run that has learned both.
+    """
+    from flax_transformer.task.image_translation import open_image_translator
+
+    keep_programs()
+    names = list(images)
+    if not names:
+        raise ValueError("images are files that are named, got none")
+    translator = open_image_translator(workdir, backward=backward)
+    if not output.parent.is_dir():
+        raise ValueError(f"there is no folder {output.parent} to write {output.name} to")
+    written = _outputs(output, names)
+    with Refused() as refuse:
+        for name in names:
+            try:
+                (made,) = translator([name])
+            except (ValueError, OSError) as error:
+                refuse(name, error)
+                continue
+            made.save(written[name])
+            print(written[name])

@@ -33,6 +33,7 @@ USES = {
     "replaced-token-detection": "tell replaced tokens",
     "object-detection": "detect objects",
     "image-segmentation": "tell the class of every pixel",
+    "image-to-image": "turn images into others",
     "retrieval": "match images and texts",
     "late-interaction": "compare texts token by token",
     "visual-question-answering": "answer questions about images",

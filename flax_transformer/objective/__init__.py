@@ -11,6 +11,7 @@ from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.diffusion import DenoisingLoss, DiffusionLoss, FlowMatchingLoss
 from flax_transformer.objective.distil import DistilLoss, MaskedDistilLoss
+from flax_transformer.objective.image import CycleLoss, ImageLoss, PairedLoss, SampleLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.late_interaction import LateInteractionLoss
 from flax_transformer.objective.layer import LayerLoss
@@ -59,6 +60,7 @@ __all__ = [
     "ContrastiveLoss",
     "CosineEmbedding",
     "CosineSimilarityLoss",
+    "CycleLoss",
     "DINOLoss",
     "DenoisingLoss",
     "DetectionLoss",
@@ -67,6 +69,7 @@ __all__ = [
     "FlowMatchingLoss",
     "HiddenStateError",
     "IBOTLoss",
+    "ImageLoss",
     "LabelLoss",
     "LateInteractionLoss",
     "LayerLoss",
@@ -84,12 +87,14 @@ __all__ = [
     "MultipleNegativesRankingLoss",
     "Objective",
     "ObjectiveWrapper",
+    "PairedLoss",
     "PatchOrderLoss",
     "PointerLoss",
     "PonderLoss",
     "RelativePositionLoss",
     "RotationLoss",
     "RouterLoss",
+    "SampleLoss",
     "SigmoidLoss",
     "SimCLRLoss",
     "SimMIMLoss",
@@ -111,6 +116,7 @@ OBJECTIVES: dict[str, Objective] = {
     "classification": LabelLoss(),
     "token-classification": LabelLoss(),
     "object-detection": DetectionLoss(),
+    "image-to-image": ImageLoss(),
     "retrieval": ContrastiveLoss(),
     "sentence-similarity": MultipleNegativesRankingLoss(),
     "visual-question-answering": LabelLoss(),

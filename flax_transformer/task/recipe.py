@@ -80,11 +80,24 @@ class Recipe(Experiment):
             )
         if self.quantization.weights is not None:
             check_trainable(self.quantization)
+        self._check_own_step()
         watched = self.train.keep_best or self.train.patience is not None
         if watched and self.train.monitor not in self.better:
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
         if not self.init:
             _check_length(self.examples, self.model)
+
+    def _check_own_step(self) -> None:
+        """Refuse what changes the one step of a model, where the objective has a step of its own."""
+        if not hasattr(self.objective, "own_step"):
+            return
+        changes = {
+            "lora": self.lora is not None, "quantization.weights": self.quantization.weights is not None,
+            "optimizer.trainable": self.optimizer.trainable, "optimizer.sparsity": self.optimizer.sparsity.changes,
+            "init": self.init, "train.accumulate": self.train.accumulate > 1,
+        }  # fmt: skip
+        if given := [name for name, changed in changes.items() if changed]:
+            raise ValueError(f"{type(self.objective).__name__} trains by a step of its own, got {', '.join(given)}")
 
     @property
     def better(self) -> dict[str, str]:
@@ -177,9 +190,11 @@ class _Run:
             print(f"validation loss before: {before['loss']:.4f}", flush=True)
         elif recipe.quantization.weights is not None:
             objective = recipe.rounded(objective)
+        own = hasattr(objective, "own_step")
         return Task(
             init=self.init,
-            objective=objective,
+            objective=None if own else objective,
+            step=objective.own_step(recipe.optimizer, recipe.train.steps) if own else None,
             batches=self.opened.batches,
             evaluate=lambda model, step: self.validate(recipe.finished(model), step),
             finish=partial(self.finish, before),

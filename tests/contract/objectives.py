@@ -33,6 +33,7 @@ from flax_transformer.objective import (
     CosineEmbedding,
     CosineSimilarityLoss,
     CTCLoss,
+    CycleLoss,
     DenoisingLoss,
     DetectionLoss,
     DiffusionLoss,
@@ -41,6 +42,7 @@ from flax_transformer.objective import (
     FlowMatchingLoss,
     HiddenStateError,
     IBOTLoss,
+    ImageLoss,
     LabelLoss,
     LateInteractionLoss,
     LayerLoss,
@@ -55,12 +57,14 @@ from flax_transformer.objective import (
     MultipleNegativesRankingLoss,
     Objective,
     ObjectiveWrapper,
+    PairedLoss,
     PatchOrderLoss,
     PointerLoss,
     PonderLoss,
     RelativePositionLoss,
     RotationLoss,
     RouterLoss,
+    SampleLoss,
     SigmoidLoss,
     SimCLRLoss,
     SimMIMLoss,
@@ -69,6 +73,7 @@ from flax_transformer.objective import (
     TripletLoss,
     Views,
 )
+from flax_transformer.objective.image import AdversarialObjective
 from flax_transformer.ops import cross_entropy
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.carry import NOTHING, carry_of
@@ -316,6 +321,34 @@ IMAGES = {"inputs": {"images": draw.normal(size=(B, 8, 8, 3)).astype(np.float32)
 PHOTOS = {**IMAGES, "inputs": {"images": draw.normal(size=(B, 12, 12, 3)).astype(np.float32)}}
 
 
+REGRESSED = {"inputs": {"images": SEEN[..., None]}, "labels": SEEN[..., None] / 2, "weights": ROWS["weights"]}
+ITSELF = property(lambda self: self)
+PIXELS = {
+    "hidden_states": lambda self, images, key=None: images,
+    "output": lambda self, hidden, key=None: jnp.tanh(hidden[..., 0] @ self.w[:, :D])[..., None],
+}
+
+
+def judged(self, images, seen=None, key=None):
+    return (images[..., 0] + (0 if seen is None else seen[..., 0])) @ self.w[:, 0]
+
+
+def apart(key, rows):
+    return [jax.random.fold_in(key, i) for i in range(rows)]
+
+
+AGAINST = {**PIXELS, "generator": ITSELF, "discriminator": judged}
+WAYS = ("forward", "backward")
+CYCLE = {
+    **PIXELS, "generator": ITSELF, "forward": ITSELF, "backward": ITSELF,
+    "discriminator": property(lambda self: SimpleNamespace(**dict.fromkeys(WAYS, partial(judged, self)))),
+}  # fmt: skip
+NOISE = {
+    "generator": ITSELF,
+    "noise": lambda self, key, rows: jnp.stack([jax.random.normal(k, (D,)) for k in apart(key, rows)]),
+    "__call__": lambda self, noise, labels: jnp.tanh(noise @ self.w)[:, None, :, None],
+    "discriminator": lambda self, images, labels: images.mean(axis=(1, 2, 3)) * self.w[labels, 0],
+}
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BYOLLoss": (BYOLLoss(), VIEWED, IMAGES),
@@ -328,12 +361,14 @@ CASES = {
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
     "DenoisingLoss": (DenoisingLoss(predicts="v_prediction"), DENOISES, NOISED),
     "DINOLoss": (DINOLoss(views=Views(local=2, local_size=4)), VIEWED, IMAGES),
+    "CycleLoss": (CycleLoss(), CYCLE, REGRESSED),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
     "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
     "FlowMatchingLoss": (FlowMatchingLoss(), DENOISES, NOISED),
     "IBOTLoss": (IBOTLoss(mask_share=0.8), VIEWED, IMAGES),
+    "ImageLoss": (ImageLoss(), PIXELS, REGRESSED),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
     "LayerLoss": (
         LayerLoss(
@@ -368,6 +403,7 @@ CASES = {
     "MoCoV3Loss": (MoCoV3Loss(), VIEWED, IMAGES),
     "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss(both_ways=True), {}, columns(4)),
     "PatchOrderLoss": (PatchOrderLoss(), {**VIEWED, "answers": 24}, IMAGES),
+    "PairedLoss": (PairedLoss(), AGAINST, REGRESSED),
     "PointerLoss": (PointerLoss(coverage=0.5), POINTS, TARGETS),
     "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
     "RelativePositionLoss": (RelativePositionLoss(gap=0), {**VIEWED, "answers": 8}, PHOTOS),
@@ -375,6 +411,7 @@ CASES = {
     "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
     "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
     "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
+    "SampleLoss": (SampleLoss(), NOISE, {**REGRESSED, "labels": LABELS[:, 0]}),
     "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
     "SimCLRLoss": (SimCLRLoss(), VIEWED, IMAGES),
     "SimMIMLoss": (SimMIMLoss(), {**AUTOENCODED, "flat": False}, IMAGES),
@@ -410,7 +447,7 @@ def objectives():
         kind.__name__
         for kind in kinds
         if issubclass(kind, Objective)
-        and kind not in (Objective, ObjectiveWrapper, DiffusionLoss)
+        and kind not in (Objective, ObjectiveWrapper, DiffusionLoss, AdversarialObjective)
         and kind.__name__ not in parts
     )
 

@@ -22,8 +22,8 @@ from tests.fake_devices import on_eight
 
 APART = [
     "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
-    "MatryoshkaLoss of all pairs", "MoCoLoss", "MoCoV3Loss", "MultipleNegativesRankingLoss", "SigmoidLoss",
-    "SimCLRLoss",
+    "MatryoshkaLoss of all pairs", "MoCoLoss", "MoCoV3Loss", "MultipleNegativesRankingLoss", "SampleLoss",
+    "SigmoidLoss", "SimCLRLoss",
 ]  # fmt: skip
 """Those that compare rows."""
 SLOW = ("DetectionLoss of the last layer", "RouterLoss around DetectionLoss")

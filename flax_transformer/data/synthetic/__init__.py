@@ -34,6 +34,7 @@ from flax_transformer.data.synthetic.shape_caption import (
     ShapeCaptions,
     tell,
 )
+from flax_transformer.data.synthetic.shape_pair import PaintedShapeData, ShapePairData, ShapeSetsData, SketchedShapes
 from flax_transformer.data.synthetic.shape_question import ShapeQuestions, ShapeVQA
 
 __all__ = [
@@ -50,12 +51,16 @@ __all__ = [
     "LabelledImageData",
     "MovingShapes",
     "Numbers",
+    "PaintedShapeData",
     "SceneCaptions",
     "SceneData",
     "ShapeCaptions",
+    "ShapePairData",
     "ShapeQuestions",
     "ShapeScenes",
+    "ShapeSetsData",
     "ShapeVQA",
+    "SketchedShapes",
     "SpokenStringConfig",
     "SpokenStringData",
     "TouchTones",

@@ -1,0 +1,49 @@
+r"""Make images of noise by a TransGAN, trained against its discriminator.
+
+    python experiments/gan.py                                                        # drawn shapes
+    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --size 32
+    python experiments/gan.py plain --workdir runs/plain                             # not told the classes
+
+`--classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples are compared
+with the test's images (FID, KID, precision, recall). Images are changed before they are judged (`--objective.changes`),
+and the gradient of the discriminator is bounded (`--objective.penalty`).
+"""
+
+from typing import Any
+
+from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
+from flax_transformer.models.vision.image_to_image import AdversarialConfig
+from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig, TransGANGeneratorConfig
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import SampleLoss
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.gan import SampledImages, Samples
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
+
+TRANSGAN = AdversarialConfig(
+    generator=TransGANGeneratorConfig(embed=192, depths=(2, 1, 1)),
+    discriminator=TransGANDiscriminatorConfig(embed=32),
+)
+
+
+def experiment(**parts: Any) -> Recipe:
+    """Return a recipe, whose sizes of images and classes are those of the data."""
+    common = {
+        "model": TRANSGAN,
+        "data": LabelledImageData(shapes=DrawnShapes(noise=8.0)),
+        "examples": SampledImages(rows=64),
+        "objective": SampleLoss(changes=("translation", "cutout"), penalty_weight=0.5),
+        "evaluators": (Samples(),),
+        "optimizer": OptimizerConfig(
+            learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
+        ),
+        "train": TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500, ema=0.995),
+    }  # fmt: skip
+    return Recipe(**{**common, **parts})
+
+
+EXPERIMENTS = {"classes": experiment(), "plain": experiment(model=with_fields(TRANSGAN, conditional=False))}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)
