@@ -1,5 +1,6 @@
 """Images into others, and images of noise: what is learned from, runs of every recipe, the command, what is refused."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,3 +218,34 @@ def test_samples_of_a_run_depend_on_their_number_and_class_alone(runs):
         sample_images(run.model.discriminator, np.array([0]))
     with pytest.raises(ValueError, match="by an ImageToImage, got a TransGANGenerator"):
         generator_of(run.model)
+
+
+@pytest.mark.rotates
+def test_samples_are_measured_by_the_features_of_a_classifier(runs, tmp_path):
+    """Features are what its head pools; of the test's own images the distance is 0."""
+    from flax import nnx
+
+    from flax_transformer import hub
+    from flax_transformer.data.image import Normalise
+    from flax_transformer.metric.sample_distance import frechet_distance
+    from flax_transformer.models.vision.vit import vit_tiny_patch16
+    from flax_transformer.nn import with_fields
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.gan import Features, Samples
+    from flax_transformer.task.image_input import processor_of
+
+    config = with_fields(vit_tiny_patch16(4, image=8), patch=(4, 4), embed=8, heads=2, inner=8, depth=1)
+    model = config.build(nnx.Rngs(0))
+    half = Normalise(mean=(0.5,) * 3, std=(0.5,) * 3)
+    hub.save(hub.wrap(model, "ViTForImageClassification", processor=processor_of((), half, "ViT")), tmp_path / "vit")
+    images = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 3)).astype(np.uint8)
+    found = Features(open_checkpoint(tmp_path / "vit"))(images, rows=4)
+    values = images.astype(np.float32) / 127.5 - 1
+    np.testing.assert_allclose(found, model.head.pool(model.hidden_states(values)), rtol=1e-4, atol=1e-5)
+    assert frechet_distance(found, found) == pytest.approx(0, abs=1e-6)
+    recipe = replace(RECIPES["noise"], evaluators=(Samples(classifier=str(tmp_path / "vit"), count=6, columns=2),))
+    shutil.copytree(runs("noise"), tmp_path / "run")
+    train(recipe, tmp_path / "run")
+    test = records(tmp_path / "run")[-1]
+    assert {"fid", "kid", "precision", "recall"} <= test.keys()
+    assert test["fid"] > 0
