@@ -29,7 +29,7 @@ PAGES = (
 
 GUIDES = ("retrieval",)
 """Pages of which some sections are programs."""
-WHOLE = ("documents", "embeddings")
+WHOLE = ("documents", "embeddings", "image_to_image")
 """Pages whose programs are one, and check what they say themselves."""
 
 

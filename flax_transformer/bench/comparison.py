@@ -40,7 +40,7 @@ def step_flops(folder: RunFolder) -> int:
       ValueError: when nothing says how large its batches are, or how its model is fed.
     """
     recipe, config = read_experiment(folder), model_config(folder)
-    if recipe.objective is None or recipe.lora is not None:
+    if recipe.objective is None or recipe.lora is not None or hasattr(recipe.objective, "own_step"):
         raise ValueError("it does not train a whole model by an objective")
     training = {name: getattr(recipe, name) for name in ("optimizer", "train", "mesh")}
     objective = freeze(recipe.objective, recipe.optimizer.trainable)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from flax_transformer.ops.structural_similarity import structural_similarity
+from flax_transformer.metric.structural_similarity import structural_similarity
 
 
 class ImageQuality(NamedTuple):

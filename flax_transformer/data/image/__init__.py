@@ -18,6 +18,7 @@ from flax_transformer.data.image.geometry import (
     RandomResizedCrop,
     Resize,
 )
+from flax_transformer.data.image.image_folder import ImageFolderData, ImageSetsData
 from flax_transformer.data.image.image_pair import ImagePairData, image_pairs
 from flax_transformer.data.image.image_set import Files, InMemoryImages, Objects, image_scenes, labelled_images
 from flax_transformer.data.image.open import ImageData, open_images
@@ -34,8 +35,10 @@ __all__ = [
     "Files",
     "Flip",
     "ImageData",
+    "ImageFolderData",
     "ImagePairData",
     "ImageRows",
+    "ImageSetsData",
     "ImageStream",
     "InMemoryImages",
     "InMemoryRows",
