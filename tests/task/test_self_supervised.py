@@ -125,7 +125,7 @@ def test_no_label_is_in_a_batch_of_training(tmp_path):
     [
         (MoCoLoss(queue=1_000), {}, "at most the images of all others, got queue=1000, 8 rows of 48 images"),
         (SimCLRLoss(views=Views(size=16)), {}, "crops must not be larger than images, got size=16, images of 12×12"),
-        (BYOLLoss(views=Views(local=1, count=2)), {}, "BYOLLoss compares 2 large crops"),
+        (BYOLLoss(views=Views(size=13)), {}, "crops must not be larger than images, got size=13"),
     ],
 )
 def test_data_that_cannot_be_learned_from_are_refused_before_anything_runs(objective, changes, sentence, tmp_path):
