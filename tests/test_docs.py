@@ -20,14 +20,13 @@ PAGES = (
     "checkpoints",
     "compression",
     "vision",
-    "self_supervision",
     "multimodal",
     "speech",
     "decisions",
     "video",
 )
 
-GUIDES = ("retrieval",)
+GUIDES = ("retrieval", "self_supervision")
 """Pages of which some sections are programs."""
 WHOLE = ("documents", "embeddings", "image_to_image")
 """Pages whose programs are one, and check what they say themselves."""

@@ -32,7 +32,7 @@ class MaskedPixels(ViewObjective):
 
     def crop(self, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, "B H W C"]:
         """Return a crop of each image; without a key the image."""
-        images = batch["inputs"]["images"]
+        images = jnp.asarray(batch["inputs"]["images"])
         return images if key is None else self.views(images, key)[0][:, 0]
 
 

@@ -22,7 +22,7 @@ from flax_transformer.ops.split_keys import split_keys
 ORDERS = np.array(list(permutations(range(4))), np.int32)
 """All orders of four quarters."""
 
-Asked = tuple[Float[Array, "_ H W C"], Int[Array, " _"]]
+Asked = tuple[Float[Array, "_ _ _ C"], Int[Array, " _"]]
 """Images, and the right answers."""
 
 
@@ -57,7 +57,7 @@ class PretextLoss(ViewObjective):
     def __call__(self, model: Any, batch: Batch, *, key: PRNGKeyArray | None = None) -> Loss:
         """Sum the loss over a batch, the mean over the questions about an image."""
         keys = split_keys(key, 3)
-        images = batch["inputs"]["images"]
+        images = jnp.asarray(batch["inputs"]["images"])
         crops = images if key is None else self.views(images, keys[0])[0][:, 0]
         shown, answers = self.ask(crops, row_keys(images, keys[1]))
         weights = jnp.repeat(batch["weights"], self.times) / self.times

@@ -141,8 +141,8 @@ class DINOLoss(ViewObjective):
     ) -> Loss:  # fmt: skip
         """Sum the loss over rows, from scores; the first views of the student are those of the teacher."""
         answer = jax.nn.softmax((teacher - centre) / self.sharpness(step))
-        told = jax.nn.log_softmax(student / self.temperature)
-        pairs = -jnp.einsum("bte,bse->bts", answer, told)
+        predicted = jax.nn.log_softmax(student / self.temperature)
+        pairs = -jnp.einsum("bte,bse->bts", answer, predicted)
         apart = ~jnp.eye(teacher.shape[1], student.shape[1], dtype=bool)
         losses = jnp.sum(jnp.where(apart, pairs, 0.0), axis=(1, 2)) / apart.sum()
         return jnp.sum(jnp.where(real, losses, 0.0)), {"count": jnp.sum(real, dtype=jnp.float32)}

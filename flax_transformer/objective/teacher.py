@@ -113,7 +113,7 @@ class ViewObjective(Objective):
 
     def crops(self, batch: Batch, key: PRNGKeyArray | None) -> tuple[Float[Array, "B V h w C"], ...]:
         """Return the views of a batch; without a key, those by which it is evaluated."""
-        images = batch["inputs"]["images"]
+        images = jnp.asarray(batch["inputs"]["images"])
         if key is not None:
             return self.views(images, key)
 

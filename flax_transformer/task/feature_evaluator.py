@@ -243,9 +243,9 @@ class EmbeddingMap(FeatureEvaluator):
         perplexity = min(30.0, (len(vectors) - 1) / 3)
         found = TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(unit_rows(vectors))
         held = finished.opened.held
-        picture = save_image(finished.folder.root, "map", _drawn(found, truth, held.classes), longest=900)
+        file = save_image(finished.folder.root, "map", _drawn(found, truth, held.classes), longest=900)
         sample = {
-            "picture": picture,
+            "picture": file,
             "drawing": True,
             "source": f"{len(vectors):,} test images by their vectors (t-SNE)",
         }

@@ -103,7 +103,7 @@ class UnlabelledImages(LabelledImages):
                 table=found.splits["test"], transforms=fixed, normalise=normalise, train=train, rows=rows,
                 classes=found.classes,
             ),
-            processor=processor_of(fixed, normalise, "ViT"),
+            processor=processor_of(fixed, normalise),
             objective={"views": replace(objective.views, mean=normalise.mean, std=normalise.std)},
         )  # fmt: skip
 

@@ -45,10 +45,11 @@ def close(one, two):
     np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.proves("learning without labels", "NT-Xent, InfoNCE, BYOL, DINO, iBOT beside formulas by hand")
 def test_nt_xent_is_the_papers():
     """Of 2N views each is told from the 2N - 1 others (Chen et al. 2020, algorithm 1), written as lightly has it."""
     z = vectors(B, 2)
-    total, metrics = SimCLRLoss(temperature=0.5).over(z, jnp.array(REAL))
+    total, metrics = SimCLRLoss(temperature=0.5).over(jnp.array(z), jnp.array(REAL))
     there = z[REAL]
     flat, n = there.transpose(1, 0, 2).reshape(-1, E), len(there)
     scores = flat @ flat.T / 0.5
@@ -63,7 +64,7 @@ def test_info_nce_has_the_queue_for_negatives():
     """As MoCo's code has it: the positive first, then the queue (He et al. 2020, algorithm 1)."""
     torch = pytest.importorskip("torch")
     q, k, queue = vectors(B), vectors(B), vectors(7)
-    total, metrics = MoCoLoss(queue=7, temperature=0.2).over(q, k, queue, jnp.array(REAL))
+    total, metrics = MoCoLoss(queue=7, temperature=0.2).over(*map(jnp.array, (q, k, queue, REAL)))
     tq, tk, tqueue = (torch.tensor(each[REAL] if len(each) == B else each) for each in (q, k, queue))
     logits = torch.cat([torch.einsum("nc,nc->n", tq, tk)[:, None], torch.einsum("nc,kc->nk", tq, tqueue)], 1) / 0.2
     expected = torch.nn.functional.cross_entropy(logits, torch.zeros(len(tq), dtype=torch.long), reduction="sum")
@@ -73,7 +74,7 @@ def test_info_nce_has_the_queue_for_negatives():
 
 def test_moco_v3_is_the_papers():
     q, k = vectors(B, 2), vectors(B, 2)
-    total, metrics = MoCoV3Loss(temperature=0.3).over(q, k, jnp.array(REAL))
+    total, metrics = MoCoV3Loss(temperature=0.3).over(*map(jnp.array, (q, k, REAL)))
     q, k = q[REAL], k[REAL]
     both = [-np.diag(log_softmax(q[:, i] @ k[:, 1 - i].T / 0.3)).mean() * 2 * 0.3 for i in (0, 1)]
     close(total / metrics["count"], sum(both))
@@ -81,7 +82,7 @@ def test_moco_v3_is_the_papers():
 
 def test_byol_is_the_papers():
     p, z = (DRAW.normal(size=(B, 2, E)).astype(np.float32) for _ in range(2))
-    total, metrics = BYOLLoss().over(p, z, jnp.array(REAL))
+    total, metrics = BYOLLoss().over(*map(jnp.array, (p, z, REAL)))
     expected = sum(np.square(unit(p[:, i]) - unit(z[:, 1 - i])).sum(-1) for i in (0, 1))[REAL].mean()
     close(total / metrics["count"], expected)
 
@@ -106,7 +107,10 @@ def test_ibot_compares_masked_patches_alone():
     masks = DRAW.random((B, 2, 6)) < 0.4
     masks[0, 1] = False
     total = IBOTLoss().over_patches(
-        *(jnp.float32(x) for x in (student, teacher, centre)), jnp.zeros((), jnp.int32), masks, jnp.array(REAL)
+        *(jnp.float32(x) for x in (student, teacher, centre)),
+        jnp.zeros((), jnp.int32),
+        jnp.array(masks),
+        jnp.array(REAL),
     )
     losses = -(np.exp(log_softmax((teacher - centre) / 0.04)) * log_softmax(student / 0.1)).sum(-1)
     per = (losses * masks).sum(-1) / np.maximum(masks.sum(-1), 1)
@@ -114,6 +118,7 @@ def test_ibot_compares_masked_patches_alone():
 
 
 @pytest.mark.parity
+@pytest.mark.proves("vit_mae", "parity", "the loss, with pixels normalised and without")
 def test_the_loss_of_masked_autoencoders_is_that_of_transformers():
     import torch
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
@@ -138,9 +143,9 @@ def test_the_loss_of_masked_autoencoders_is_that_of_transformers():
 def test_momentum_rises_to_one_and_the_teacher_follows():
     momentum = Momentum(start=0.9, steps=10)
     close([momentum.at(jnp.int32(step)) for step in (0, 5, 10, 20)], [0.9, 0.95, 1.0, 1.0])
-    teacher = Momentum(start=0.75).averaged(
-        {"w": jnp.zeros(2), "n": jnp.int32(1)}, {"w": jnp.ones(2), "n": jnp.int32(3)}, 0
-    )
+    before, now = ({"w": jnp.full(2, float(each)), "n": jnp.int32(each)} for each in (0, 1))
+    teacher = Momentum(start=0.75).averaged(before, now, jnp.int32(0))
+    assert teacher["n"] == 1
     close(teacher["w"], [0.25, 0.25])
 
 

@@ -18,7 +18,7 @@ IMAGES = np.random.default_rng(0).random((3, 12, 10, 3)).astype(np.float32)
 def test_crops_are_those_of_pillow():
     """Inside; at the edges Pillow does not look at what is beside the box."""
     box = (2, 3, 8, 11)  # left, top, right, bottom
-    found = augment.crop_resize(IMAGES[:1], jnp.array([[3 / 12, 2 / 10, 8 / 12, 6 / 10]]), (4, 3))[0]
+    found = augment.crop_resize(jnp.array(IMAGES[:1]), jnp.array([[3 / 12, 2 / 10, 8 / 12, 6 / 10]]), (4, 3))[0]
     for channel in range(3):
         image = PIL.Image.fromarray(IMAGES[0, ..., channel])
         expected = np.asarray(image.resize((3, 4), PIL.Image.Resampling.BILINEAR, box=box))
@@ -27,7 +27,7 @@ def test_crops_are_those_of_pillow():
 
 def test_the_whole_image_in_its_size_is_itself():
     whole = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (3, 1))
-    np.testing.assert_allclose(augment.crop_resize(IMAGES, whole, (12, 10)), IMAGES, atol=1e-6)
+    np.testing.assert_allclose(augment.crop_resize(jnp.array(IMAGES), whole, (12, 10)), IMAGES, atol=1e-6)
 
 
 def test_hues_turn_as_in_colorsys():
@@ -68,7 +68,9 @@ def test_colours_change_as_in_pillow():
 
 
 def test_solarise_grey_and_flip():
-    np.testing.assert_allclose(augment.solarise(jnp.array([0.2, 0.7])), [0.2, 0.3], atol=1e-6)
+    np.testing.assert_allclose(
+        augment.solarise(jnp.array([0.2, 0.7]).reshape(1, 1, 2, 1)).ravel(), [0.2, 0.3], atol=1e-6
+    )
     found = augment.flip(jnp.array(IMAGES), jnp.array([True, False, True]))
     np.testing.assert_array_equal(found, np.stack([IMAGES[0, :, ::-1], IMAGES[1], IMAGES[2, :, ::-1]]))
     luma = IMAGES @ np.array([0.299, 0.587, 0.114], np.float32)

@@ -76,6 +76,8 @@ def records(folder):
 
 
 @pytest.mark.parametrize("name", [v if v == "mae" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS])
+@pytest.mark.proves("vit_mae", "train", "[`self_supervised`](../experiments/self_supervised.py)")
+@pytest.mark.proves("learning without labels", "eleven methods, from images to an export and what it is worth")
 def test_every_method_trains_measures_and_exports(name, tmp_path):
     train(small(name), tmp_path)
     validation, test = (next(r for r in records(tmp_path) if r["split"] == split) for split in ("validation", "test"))
@@ -100,6 +102,7 @@ def whole(request, tmp_path_factory):
     return folders
 
 
+@pytest.mark.proves("learning without labels", "a resumed run bit for bit, with queue, teacher, centres and views")
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole):
     """Views, masks and the order of keys are drawn again, queue, teacher and centres are where they were."""
     one, two = ([r for r in records(folder) if r["split"] != "train" or r["step"] > 2] for folder in whole)
@@ -122,7 +125,7 @@ def test_no_label_is_in_a_batch_of_training(tmp_path):
     [
         (MoCoLoss(queue=1_000), {}, "at most the images of all others, got queue=1000, 8 rows of 48 images"),
         (SimCLRLoss(views=Views(size=16)), {}, "crops must not be larger than images, got size=16, images of 12×12"),
-        (BYOLLoss(views=Views(local=1, count=2)), {}, "BYOLLoss compares 2 large crops"),
+        (BYOLLoss(views=Views(size=13)), {}, "crops must not be larger than images, got size=13"),
     ],
 )
 def test_data_that_cannot_be_learned_from_are_refused_before_anything_runs(objective, changes, sentence, tmp_path):
