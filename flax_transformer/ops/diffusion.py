@@ -123,7 +123,8 @@ def time_waves(times: Float[Array, "*B"], width: int) -> Float[Array, "*B D"]:
     if width % 2 or width < 4:
         raise ValueError(f"times are encoded in an even width of at least 4, got {width}")
     half = width // 2
-    angles = widen(times)[..., None] * jnp.exp(-np.log(10_000) * jnp.arange(half, dtype=jnp.float32) / (half - 1))
+    exponents = np.float32(-np.log(10_000)) * np.arange(half, dtype=np.float32) / np.float32(half - 1)
+    angles = widen(times)[..., None] * np.exp(exponents.astype(np.float64)).astype(np.float32)
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
 

@@ -232,11 +232,12 @@ class _Run:
 
     def export(self, model: Any) -> hub.Pretrained:
         """Wrap a model as a checkpoint: all of it, or the part that it says is `exported`."""
-        made = self._wrapped(model)
+        made = self._checkpoint(model)
         sampler = getattr(self.recipe.objective, "sampler", None)
         return made if sampler is None else replace(made, generation=Fields.of(scheduler_fields(sampler(1))))
 
-    def _wrapped(self, model: Any) -> hub.Pretrained:
+    def _checkpoint(self, model: Any) -> hub.Pretrained:
+        """Wrap a model as a checkpoint that does not say yet how it generates."""
         opened, known = self.opened, self.known
         model = model.exported() if hasattr(model, "exported") else model
         if known is not None and not opened.spec.classes:
