@@ -26,7 +26,7 @@ PAGES = (
     "video",
 )
 
-GUIDES = ("retrieval",)
+GUIDES = ("retrieval", "image_generation")
 """Pages of which some sections are programs."""
 WHOLE = ("documents", "embeddings")
 """Pages whose programs are one, and check what they say themselves."""
