@@ -10,7 +10,7 @@ from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.vision.dit import DiT, dit
 from flax_transformer.nn import adaptive_block, transformer_block
 
-pytestmark = pytest.mark.proves("dit", "invariants", "adaLN-Zero, published sizes")
+pytestmark = pytest.mark.proves("diffusion Transformers", "adaLN-Zero against NumPy, published sizes")
 PUBLISHED = {"dit_s_2": 33, "dit_b_2": 130, "dit_l_2": 458, "dit_xl_2": 675}
 CONFIG = dit(16, 2, 2, image=8, patch=4, channels=2, classes=3)
 
