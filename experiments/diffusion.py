@@ -3,7 +3,7 @@ r"""Generate images of a class by a diffusion Transformer (DiT): drawn shapes, o
     python experiments/diffusion.py                                                # flow matching, drawn shapes
     python experiments/diffusion.py ddpm --workdir runs/clothes --data.root FASHION_MNIST
 
-The first word is the objective: `flow` predicts the velocity of a rectified flow, `ddpm` that of a process of a thousand
+The first word is the objective: `flow` predicts the velocity of a rectified flow, `ddpm` that of a process of 1,000
 times. A run ends with grids of images in its report, and with --evaluators.0.classifier RUN, the run of a classifier of
 the same classes, with distances of 10,000 generated images to the test images by its features.
 
