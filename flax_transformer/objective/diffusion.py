@@ -75,7 +75,11 @@ class DiffusionLoss(Objective):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the images of a batch; a variance that is predicted beside is not trained, nor used."""
-        images, weights, labels = widen(batch["inputs"]["images"]), batch["weights"], batch["labels"]
+        images, weights, labels = (
+            widen(jnp.asarray(batch["inputs"]["images"])),
+            batch["weights"],
+            jnp.asarray(batch["labels"]),
+        )
         keys = split_keys(key, 3)
         noised = self.noised(images, *_draws(images, keys[0]))
         classes = self._classes(model, labels, keys[1])
