@@ -3,8 +3,18 @@ r"""Generate images of a class by a diffusion Transformer (DiT): drawn shapes, o
     python experiments/diffusion.py                                                # flow matching, drawn shapes
     python experiments/diffusion.py ddpm --workdir runs/clothes --data.root FASHION_MNIST
 
-The first word is the objective: `flow` predicts the velocity of a rectified flow, `ddpm` the noise of a process of a
-thousand times.
+The first word is the objective: `flow` predicts the velocity of a rectified flow, `ddpm` that of a process of 1,000
+times. A run ends with grids of images in its report, and with --evaluators.0.classifier RUN, the run of a classifier of
+the same classes, with distances of 10,000 generated images to the test images by its features.
+
+    python experiments/diffusion.py flow --workdir runs/clothes --data.root FASHION_MNIST --data.holdout 0.02 \
+        --augment.flip 0 --train.steps 4200 --train.ema 0.998 --optimizer.schedule.warmup 100
+
+was stopped at step 2,440 and resumed with --train.steps 2700: 20 minutes of one core (one seed, 2026-11-27). With
+guidance 2 and 20 steps, FID was 0.184 by features of a CCT of 92.7 % test accuracy, that of a Gaussian of each class's
+pixels 1.059, and the CCT took 94.9 % of the images for the class that was asked for.
+
+    flax-transformer generate runs/clothes --images 64 --output grid.png --class Sneaker --guidance 2 --steps 20
 """
 
 from dataclasses import replace

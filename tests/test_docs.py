@@ -27,6 +27,7 @@ PAGES = (
 )
 
 GUIDES = ("retrieval", "self_supervision")
+GUIDES = ("retrieval", "image_generation")
 """Pages of which some sections are programs."""
 WHOLE = ("documents", "embeddings", "image_to_image")
 """Pages whose programs are one, and check what they say themselves."""

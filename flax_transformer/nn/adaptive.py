@@ -44,6 +44,7 @@ class AdaptiveResidualConfig(ResidualConfig):
     """A pre-norm residual whose norm is scaled and shifted, and whose sublayer is scaled, by a condition."""
 
     norm: str | Callable = fixed_norm
+    """As `ResidualConfig` has it; without parameters of its own."""
     norm_eps: float = 1e-6
     """What the norm adds to a variance."""
     norm_position: str = "pre"

@@ -74,18 +74,16 @@ class DiffusionLoss(Objective):
         raise NotImplementedError
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
-        """Sum the loss over the images of a batch.
-
-        Raises:
-          ValueError: a model that predicts a variance too, which is not trained here.
-        """
-        if model.cfg.learned_sigma:
-            raise ValueError("a model is trained to predict a mean alone, got one with learned_sigma=True")
-        images, weights, labels = widen(batch["inputs"]["images"]), batch["weights"], batch["labels"]
+        """Sum the loss over the images of a batch; a variance that is predicted beside is not trained, nor used."""
+        images, weights, labels = (
+            widen(jnp.asarray(batch["inputs"]["images"])),
+            batch["weights"],
+            jnp.asarray(batch["labels"]),
+        )
         keys = split_keys(key, 3)
         noised = self.noised(images, *_draws(images, keys[0]))
         classes = self._classes(model, labels, keys[1])
-        found = widen(model(noised.images, noised.times, classes, key=keys[2]))
+        found = widen(model(noised.images, noised.times, classes, key=keys[2]))[..., : images.shape[-1]]
         error = jnp.mean(jnp.square(found - noised.target), axis=(1, 2, 3))
         return jnp.sum(error * weights), {"count": jnp.sum(weights)}
 

@@ -13,7 +13,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.ops.float32 import widen
@@ -139,7 +139,7 @@ def normal_of_rows(key: PRNGKeyArray, rows: Int[Array, "B"], shape: tuple[int, .
     return jax.vmap(lambda row: jax.random.normal(jax.random.fold_in(key, row), shape))(rows)
 
 
-def keys_of_rows(x: Float[Array, "B *d"]) -> PRNGKeyArray:
+def keys_of_rows(x: Float[Array, "B *d"]) -> Key[Array, "B"]:
     """Return a key for each row that depends on its numbers alone: the same in any batch, and on any mesh.
 
     >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])

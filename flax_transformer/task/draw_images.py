@@ -136,10 +136,13 @@ def _pixel_by_pixel(pretrained: Pretrained, drawing: Drawing) -> UInt8[np.ndarra
     if not clusters.size:
         raise ValueError("images are made of the colours of the checkpoint's image processor, which has no clusters")
     palette: Any = Palette(colours=tuple(map(tuple, clusters.tolist())))
-    length = pretrained.model.cfg.embedding.max_length
+    length, size = pretrained.model.cfg.embedding.max_length, pretrained.processor.config.get("size") or {}
+    height = size.get("height", round(length**0.5)) if isinstance(size, dict) else round(length**0.5)
+    if length % height:
+        raise ValueError(f"positions must be those of the pixels of {height} lines, the model has {length}")
     prompt = np.full((drawing.count, 1), len(palette), np.int32)
     tokens = pretrained.generate(
         prompt, do_sample=True, key=jax.random.key(drawing.seed), temperature=drawing.temperature, top_k=0,
         max_new_tokens=length,
     )  # fmt: skip
-    return palette.pixels(np.asarray(tokens)[:, 1:], height=round(length**0.5))
+    return palette.pixels(np.asarray(tokens)[:, 1:], height=height)

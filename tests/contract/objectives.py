@@ -201,7 +201,7 @@ def denoised(self, images, times, classes, *, key=None):
     return (images[..., 0] @ self.w[:, :D] + hint[..., None])[..., None]
 
 
-DENOISES = {"__call__": denoised, "cfg": SimpleNamespace(learned_sigma=False, classes=E, null=E)}
+DENOISES = {"__call__": denoised, "cfg": SimpleNamespace(classes=E, null=E)}
 
 
 class Normalised(nnx.Module):

@@ -14,7 +14,7 @@ LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.
 """What a parameter of a layer is called, but for heads."""
 ENTRY = re.compile(
     r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|mask_token|positions?|"
-    r"places|times?|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
+    r"places|times?|time_in|time_out|class_table|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
 )
 """What inputs come to first, wherever it is."""
 BETWEEN = re.compile(
@@ -23,7 +23,7 @@ BETWEEN = re.compile(
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(
     r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
-    r"features|objects|attributes|region_dense|join)(\.|$)"
+    r"features|objects|attributes|region_dense|join|modulation)(\.|$)"
 )
 BELOW = (
     ("encoder.", "decoder."), ("backbone.", "encoder."), ("vision.", "text."), ("trunk.", "cross_trunk."),

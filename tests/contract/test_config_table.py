@@ -53,6 +53,7 @@ ONE = {
     "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
     "BlipTextModel": {"is_decoder"},
+    "DiTTransformer2DModel": {"_class_name", "activation_fn", "norm_type", "out_channels"},
     "CLIPTextModel": {"projection_dim"},
     "CLIPVisionModel": {"projection_dim"},
 }

@@ -1,5 +1,7 @@
 """Every preset says the order of its layers and the axes of its parameters."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -33,9 +35,10 @@ def test_a_preset_says_the_order_of_its_layers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda folder: folder.name)
 def test_every_architecture_of_a_family_says_the_order_of_its_layers(folder):
+    from flax_transformer.hub.diffusers_folder import with_model_type
     from flax_transformer.hub.fields import Fields
 
-    fields = Fields((folder / "config.json").read_text())
+    fields = Fields.of(with_model_type(json.loads((folder / "config.json").read_text())))
     family = families()[fields["model_type"]]
     family = family if family.composed is None else family.composed(fields)
     for name, architecture in family.architectures.items():

@@ -8,9 +8,9 @@ import pytest
 from flax_transformer.decode import DDIM, DDPM, Euler, Heun, denoise, guided
 from flax_transformer.ops.diffusion import NoiseSchedule, noise_target, normal_of_rows
 
-pytestmark = pytest.mark.proves("dit", "invariants", "samplers")
+pytestmark = pytest.mark.proves("dit", "decode", "samplers exact where they can be, one loop, rows")
 KEY = jax.random.key(0)
-DATA = np.random.default_rng(0).uniform(-1, 1, (4, 3, 3, 1)).astype(np.float32)
+DATA = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (4, 3, 3, 1)).astype(np.float32))
 NOISE = normal_of_rows(KEY, jnp.arange(4), (3, 3, 1))
 SCHEDULE = NoiseSchedule(steps=40)
 SAMPLERS = [

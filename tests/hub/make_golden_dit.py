@@ -13,7 +13,7 @@ import torch
 
 FOLDER = Path(__file__).parent / "golden" / "dit"
 SIZES = {
-    "num_attention_heads": 2, "attention_head_dim": 4, "in_channels": 1, "out_channels": 2, "num_layers": 2,
+    "num_attention_heads": 2, "attention_head_dim": 4, "in_channels": 1, "out_channels": 2, "num_layers": 3,
     "sample_size": 6, "patch_size": 2, "num_embeds_ada_norm": 5, "norm_eps": 1e-3,
 }  # fmt: skip
 
