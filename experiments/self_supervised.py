@@ -36,6 +36,7 @@ from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.models.vision.vit_mae import MAEConfig, MAEEncoderConfig
 from flax_transformer.nn import TrunkConfig, transformer_block, with_fields
 from flax_transformer.objective import (
+    BYOL_CHANGES,
     BYOLLoss,
     DINOLoss,
     IBOTLoss,
@@ -51,7 +52,6 @@ from flax_transformer.objective import (
     ViewChange,
     Views,
 )
-from flax_transformer.objective.views import BYOL
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.feature_evaluator import EmbeddingMap, EmbeddingRank, LinearProbe, NearestNeighbours
 from flax_transformer.task.recipe import Recipe
@@ -95,8 +95,8 @@ def experiment(model: Any, objective: Any, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-TWO = Views(changes=BYOL)
-CROPS = Views(area=(0.4, 1.0), changes=BYOL, local=2, local_size=16, local_area=(0.1, 0.4))
+TWO = Views(changes=BYOL_CHANGES)
+CROPS = Views(area=(0.4, 1.0), changes=BYOL_CHANGES, local=2, local_size=16, local_area=(0.1, 0.4))
 DINO = ProjectorConfig(
     embed=WIDTH, outputs=64, hidden=256, layers=3, norm="none", activation="gelu", prototypes=1024
 )  # fmt: skip
