@@ -21,9 +21,10 @@ have a probe of 1 % of the labels, and all parameters trained on 10 % of them.
         --train.checkpoint-every 350 --train.log-every 50
 
 names 49.19 % of the orders of the quarters of CIFAR-10's 10,000 test images (chance is 4.2 %) after 1.8 epochs; the
-accuracy still rose. A linear probe of its vectors reaches 25.42 % with 1 % of the labels and 35.32 % with 10 %, nearest
-neighbours 18.22 % (the same encoder from scratch on those labels, all of it trained: 36.04 % and 51.83 %), at an effective rank of 32.2 of 128 (one seed, 2.5 CPU minutes in 20 by the clock on one core of an
-AMD EPYC beside much other work, 2026-11-27). The other methods have been run for a few steps only, not measured.
+accuracy still rose. A linear probe of its vectors reaches 25.42 % with 1 % of the labels and 35.32 % with 10 %,
+nearest neighbours 18.22 % (the same encoder from scratch on those labels, all of it trained: 36.04 % and 51.83 %), at
+an effective rank of 32.2 of 128 (one seed, 2.5 CPU minutes in 20 by the clock on one core of an AMD EPYC beside much
+other work, 2026-11-27). The other methods have been run for a few steps only, not measured.
 """
 
 from dataclasses import fields, replace
