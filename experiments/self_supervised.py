@@ -14,6 +14,17 @@ opens, and that a classifier begins with:
     python experiments/finetune_image.py --init runs/dino/export --data.root CIFAR10 --data.limit 4500
 
 have a probe of 1 % of the labels, and all parameters trained on 10 % of them.
+
+    python experiments/self_supervised.py jigsaw --workdir runs/jigsaw --data.root CIFAR10 --data.holdout 0.02 \
+        --model.encoder.patches.patch 8 8 --model.encoder.depth 4 --optimizer.name muon \
+        --optimizer.learning-rate 0.005 --optimizer.b2 0.99 --train.steps 700 --train.eval-every 350 \
+        --train.checkpoint-every 350 --train.log-every 50
+
+names 49.19 % of the orders of the quarters of CIFAR-10's 10,000 test images (chance is 4.2 %) after 1.8 epochs; the
+accuracy still rose. A linear probe of its vectors reaches 25.42 % with 1 % of the labels and 35.32 % with 10 %,
+nearest neighbours 18.22 % (the same encoder from scratch on those labels, all of it trained: 36.04 % and 51.83 %), at
+an effective rank of 32.2 of 128 (one seed, 2.5 CPU minutes in 20 by the clock on one core of an AMD EPYC beside much
+other work, 2026-11-27). The other methods have been run for a few steps only, not measured.
 """
 
 from dataclasses import fields, replace
@@ -26,6 +37,7 @@ from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.models.vision.vit_mae import MAEConfig, MAEEncoderConfig
 from flax_transformer.nn import TrunkConfig, transformer_block, with_fields
 from flax_transformer.objective import (
+    BYOL_CHANGES,
     BYOLLoss,
     DINOLoss,
     IBOTLoss,
@@ -41,7 +53,6 @@ from flax_transformer.objective import (
     ViewChange,
     Views,
 )
-from flax_transformer.objective.views import BYOL
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.feature_evaluator import EmbeddingMap, EmbeddingRank, LinearProbe, NearestNeighbours
 from flax_transformer.task.recipe import Recipe
@@ -85,8 +96,8 @@ def experiment(model: Any, objective: Any, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-TWO = Views(changes=BYOL)
-CROPS = Views(area=(0.4, 1.0), changes=BYOL, local=2, local_size=16, local_area=(0.1, 0.4))
+TWO = Views(changes=BYOL_CHANGES)
+CROPS = Views(area=(0.4, 1.0), changes=BYOL_CHANGES, local=2, local_size=16, local_area=(0.1, 0.4))
 DINO = ProjectorConfig(
     embed=WIDTH, outputs=64, hidden=256, layers=3, norm="none", activation="gelu", prototypes=1024
 )  # fmt: skip

@@ -44,9 +44,10 @@ from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.teacher import Momentum
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.objective.view_contrast import MoCoLoss, MoCoV3Loss, SimCLRLoss
-from flax_transformer.objective.views import ViewChange, Views
+from flax_transformer.objective.views import BYOL_CHANGES, ViewChange, Views
 
 __all__ = [
+    "BYOL_CHANGES",
     "OBJECTIVES",
     "ActionLoss",
     "AttentionRelations",

@@ -77,7 +77,7 @@ class ViewChange:
 
 PLAIN = ViewChange(jitter=(0.0, 0.0, 0.0, 0.0), jitter_share=0.0, grey=0.0, blur=0.0)
 """Mirrored and no more, as masked autoencoders have it."""
-BYOL = (ViewChange(blur=1.0), ViewChange(blur=0.1, solarise=0.2))
+BYOL_CHANGES = (ViewChange(blur=1.0), ViewChange(blur=0.1, solarise=0.2))
 """Of the two views of BYOL, MoCo v3 and DINO (Grill et al. 2020, table 6)."""
 
 

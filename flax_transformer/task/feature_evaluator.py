@@ -4,6 +4,7 @@ Axes: N Q images, D width.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ Vectors = Float[np.ndarray, "_ D"]
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """Return vectors of length 1, their mean taken away before by whoever wants that."""
+    """Return vectors of length 1 in the same directions; one of zeros stays."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
@@ -125,7 +126,7 @@ class NearestNeighbours(FeatureEvaluator):
         labels, names = np.asarray(held.train["label"]), [str(number) for number in range(len(held.train))]
         chosen = stratified_subset(names, labels, known, seed=0)
         count, truth, samples = min(self.count, len(order)), np.asarray(held.labels), []
-        shown = replace_table(held, held.train)
+        shown = replace(held, table=held.train)
         for number in (np.arange(count) * len(order) // count).tolist():
             near = chosen[order[number, :5]]
             query = held.seen(number)
@@ -138,14 +139,6 @@ class NearestNeighbours(FeatureEvaluator):
                 "hypothesis": ", ".join(held.classes[labels[i]] for i in near),
             })  # fmt: skip
         return samples
-
-
-def replace_table(held: HeldViews, table: Any) -> HeldViews:
-    """Return images of another table, seen in the same way."""
-    return HeldViews(
-        table=table, transforms=held.transforms, normalise=held.normalise, train=held.train, rows=held.rows,
-        classes=held.classes,
-    )  # fmt: skip
 
 
 @frozen

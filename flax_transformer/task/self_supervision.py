@@ -110,8 +110,7 @@ class UnlabelledImages(LabelledImages):
 
 def encoder_of(model: Any) -> Any:
     """Return the part of a model that encodes images: the encoder of views, or of an autoencoder, or a backbone."""
-    found = next((getattr(model, name) for name in ("encoder", "backbone") if hasattr(model, name)), model)
-    return found
+    return next((getattr(model, name) for name in ("encoder", "backbone") if hasattr(model, name)), model)
 
 
 @partial(jax.jit, static_argnames="pool")

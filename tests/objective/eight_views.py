@@ -13,8 +13,7 @@ from flax import nnx
 from flax_transformer.models.vision.view_encoder import ProjectorConfig, ViewEncoderConfig
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
-from flax_transformer.objective import IBOTLoss, MoCoLoss, SimCLRLoss, Views
-from flax_transformer.objective.views import BYOL
+from flax_transformer.objective import BYOL_CHANGES, IBOTLoss, MoCoLoss, SimCLRLoss, Views
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.train.carry import carry_of
 from flax_transformer.train.state import init_state
@@ -29,7 +28,7 @@ BATCH = {"inputs": {"images": IMAGES}, "weights": np.ones(16, np.float32)}
 KINDS = {
     "SimCLRLoss": (MODEL, SimCLRLoss()),
     "MoCoLoss": (MODEL, MoCoLoss(queue=32)),
-    "IBOTLoss": (PROTOTYPES, IBOTLoss(views=Views(changes=BYOL, local=1, local_size=4), mask_share=0.8)),
+    "IBOTLoss": (PROTOTYPES, IBOTLoss(views=Views(changes=BYOL_CHANGES, local=1, local_size=4), mask_share=0.8)),
 }
 
 

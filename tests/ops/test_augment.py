@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from flax_transformer.objective.views import BYOL, ViewChange, Views
+from flax_transformer.objective.views import BYOL_CHANGES, ViewChange, Views
 from flax_transformer.ops import augment
 
 IMAGES = np.random.default_rng(0).random((3, 12, 10, 3)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_solarise_grey_and_flip():
     np.testing.assert_allclose(augment.grey(jnp.array(IMAGES))[..., 1], luma, atol=1e-6)
 
 
-VIEWS = Views(size=8, changes=BYOL, local=3, local_size=4, mean=(0.5,) * 3, std=(0.25,) * 3)
+VIEWS = Views(size=8, changes=BYOL_CHANGES, local=3, local_size=4, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
 def test_views_have_their_sizes_and_are_drawn_anew_by_every_key():
