@@ -293,9 +293,9 @@ def generator_of(model: Any, *, backward: bool = False) -> ImageToImage:
     """
     found = getattr(model, "generator", model)
     if backward and not isinstance(found, BothWays):
-        raise ValueError(f"the way back is known to a model of both ways, got a {type(found).__name__}")
+        raise ValueError(f"the way back is known to a model of both ways, got {type(found).__name__}")
     if isinstance(found, BothWays):
         found = found.backward if backward else found.forward
     if not isinstance(found, ImageToImage):
-        raise ValueError(f"images are translated by an ImageToImage, got a {type(found).__name__}")
+        raise ValueError(f"images are translated by an ImageToImage, got {type(found).__name__}")
     return found

@@ -278,5 +278,5 @@ def check_generator(model: Any) -> TransGANGenerator:
     """
     found = getattr(model, "generator", model)
     if not isinstance(found, TransGANGenerator):
-        raise ValueError(f"images are made of noise by a TransGANGenerator, got a {type(found).__name__}")
+        raise ValueError(f"images are made of noise by a TransGANGenerator, got {type(found).__name__}")
     return found
