@@ -116,6 +116,8 @@ class ImageToImage(ReadsImages, Module):
         conv = partial(ConvConfig, window=(3, 3), padding=1, precision=kinds)
         self.mix = conv(channels=cfg.features + cfg.output_channels, features=cfg.mix).build(rngs)
         self.head = conv(channels=cfg.mix, features=cfg.output_channels, init_std=0.01).build(rngs)
+        # As few channels as images have are split over no devices.
+        self.head.kernel.set_metadata(out_sharding=(None,) * 4, eager_sharding=False)
 
     def hidden_states(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
