@@ -177,9 +177,9 @@ class Samples(Evaluator):
             lines = ("", f"{said}; by features of {self.classifier}")
         labels = np.repeat(np.arange(len(held.classes)), self.columns)
         made = _bytes(sample_images(model, labels, seed=finished.seed), held.normalise)
-        picture = save_image(finished.folder.root, "samples", grid(made, self.columns), longest=1024)
+        saved = save_image(finished.folder.root, "samples", grid(made, self.columns), longest=1024)
         caption = f"rows are {', '.join(held.classes)}"
-        sample = {"picture": picture, "source": "samples", "caption": caption, "wide": True}
+        sample = {"picture": saved, "source": "samples", "caption": caption, "wide": True}
         return Shown(metrics=metrics, samples=[sample], lines=lines)
 
     def notes(self, metrics: Mapping[str, Any]) -> list[str]:

@@ -85,8 +85,8 @@ class ImageTranslations(Evaluator):
             said = "came in, made, " + ("target" if held.known else "one of the other set")
             if quality is not None:
                 said += f"; L1 {quality.l1[number]:.3f}, SSIM {quality.ssim[number]:.3f}"
-            picture = save_image(finished.folder.root, f"{number}", beside(came[number], made[number], target[number]))
-            samples.append({"picture": picture, "source": Path(held.name(number)).name, "caption": said})
+            saved = save_image(finished.folder.root, f"{number}", beside(came[number], made[number], target[number]))
+            samples.append({"picture": saved, "source": Path(held.name(number)).name, "caption": said})
         return samples
 
 

@@ -116,6 +116,8 @@ class ImageToImage(ReadsImages, Module):
         conv = partial(ConvConfig, window=(3, 3), padding=1, precision=kinds)
         self.mix = conv(channels=cfg.features + cfg.output_channels, features=cfg.mix).build(rngs)
         self.head = conv(channels=cfg.mix, features=cfg.output_channels, init_std=0.01).build(rngs)
+        # As few channels as images have are split over no devices.
+        self.head.kernel.set_metadata(out_sharding=(None,) * 4, eager_sharding=False)
 
     def hidden_states(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
@@ -293,9 +295,9 @@ def generator_of(model: Any, *, backward: bool = False) -> ImageToImage:
     """
     found = getattr(model, "generator", model)
     if backward and not isinstance(found, BothWays):
-        raise ValueError(f"the way back is known to a model of both ways, got a {type(found).__name__}")
+        raise ValueError(f"the way back is known to a model of both ways, got {type(found).__name__}")
     if isinstance(found, BothWays):
         found = found.backward if backward else found.forward
     if not isinstance(found, ImageToImage):
-        raise ValueError(f"images are translated by an ImageToImage, got a {type(found).__name__}")
+        raise ValueError(f"images are translated by an ImageToImage, got {type(found).__name__}")
     return found

@@ -257,10 +257,10 @@ class TransGANDiscriminator(Module):
             x = x + getattr(self, f"positions{number}")[...].astype(x.dtype)
             x = getattr(self, f"stage{number}")(x, grid=Grid(*patches.grid))
         hidden = x.mean(axis=1)
-        told = self.head(hidden)[..., 0].astype(jnp.float32)
+        logits = self.head(hidden)[..., 0].astype(jnp.float32)
         if cfg.conditional:
-            told = told + jnp.sum(hidden.astype(jnp.float32) * self.classes[...][labels], axis=-1)
-        return told
+            logits = logits + jnp.sum(hidden.astype(jnp.float32) * self.classes[...][labels], axis=-1)
+        return logits
 
 
 def _pooled(x: Float[Array, "B P D"], grid: Grid) -> Float[Array, "B p D"]:
@@ -278,5 +278,5 @@ def check_generator(model: Any) -> TransGANGenerator:
     """
     found = getattr(model, "generator", model)
     if not isinstance(found, TransGANGenerator):
-        raise ValueError(f"images are made of noise by a TransGANGenerator, got a {type(found).__name__}")
+        raise ValueError(f"images are made of noise by a TransGANGenerator, got {type(found).__name__}")
     return found
