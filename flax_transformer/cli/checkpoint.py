@@ -132,7 +132,7 @@ def generate(
 def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, seed: int, revision: str | None) -> None:
     """Generate images, and print the file that they are in."""
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.draw_images import Drawing, check_output, draw_images, write_images
+    from flax_transformer.task.draw_images import Drawing, check_output, draw_by_run, draw_images, write_images
 
     if pixels.images is None:
         raise ValueError("how many images are to be generated is said by --images")
@@ -146,7 +146,10 @@ def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, see
         temperature=1.0 if how.temperature is None else how.temperature,
     )  # fmt: skip
     check_output(pixels.output)
-    write_images(draw_images(open_checkpoint(checkpoint, revision=revision), drawing), pixels.output)
+    images = draw_by_run(checkpoint, drawing)
+    if images is None:
+        images = draw_images(open_checkpoint(checkpoint, revision=revision), drawing)
+    write_images(images, pixels.output)
     print(pixels.output)
 
 

@@ -17,10 +17,14 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.diffusers_folder import read_sampler
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.nn.config import check_at_least
+from flax_transformer.objective import SampleLoss
 from flax_transformer.task.checkpoint import require_use
 from flax_transformer.task.diffusion import sample_images, to_bytes
+from flax_transformer.task.gan import sample_run
 from flax_transformer.task.image_generation import save_pixels, strip
 from flax_transformer.task.image_input import normalised, seen_by
+from flax_transformer.task.run import open_run
+from flax_transformer.train.folder import RunFolder, read_experiment
 
 
 @frozen
@@ -47,6 +51,22 @@ class Drawing:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if self.guidance not in (None, 1) and not self.classes:
             raise ValueError(f"guidance is towards a class, got guidance={self.guidance:g} and no class")
+
+
+def draw_by_run(workdir: str | Path, drawing: Drawing) -> UInt8[np.ndarray, "B H W C"] | None:
+    """Generate images by a run whose generator makes them of noise at once; None where the folder is no such run.
+
+    Raises:
+      ValueError: a class by name or one that it does not know, guidance or steps.
+    """
+    folder = RunFolder(Path(workdir))
+    if not folder.config.is_file() or not isinstance(read_experiment(folder).objective, SampleLoss):
+        return None
+    if drawing.guidance is not None or drawing.steps is not None or drawing.temperature != 1:
+        raise ValueError("a generator makes images of noise at once, without guidance, steps or temperature, got some")
+    if wrong := [name for name in drawing.classes if not name.isdecimal()]:
+        raise ValueError(f"a class of a run is said by its number, got {wrong[0]!r}")
+    return sample_run(open_run(folder.root), drawing.count, classes=tuple(map(int, drawing.classes)), seed=drawing.seed)
 
 
 def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, "B H W C"]:

@@ -16,14 +16,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 from flax_transformer.data.image import Normalise
 from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
-from flax_transformer.hub import Pretrained
-from flax_transformer.metric.sample_distance import frechet_distance, kernel_distance, precision_recall
-from flax_transformer.models.head import Classifier
 from flax_transformer.models.vision.transgan import check_generator
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.sample import save_image
-from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint, require_use
+from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.generated_image import distances, see_images
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import HeldImages
 from flax_transformer.task.image_translation import image_bytes
@@ -111,39 +109,6 @@ def sample_run(run: Run, count: int, *, classes: tuple[int, ...] = (), seed: int
     return image_bytes(sample_images(run.model, labels, seed=seed), 0.5, 0.5)
 
 
-class Features:
-    """What the head of a classifier pools of images, the features by which sets of images are compared.
-
-    Raises:
-      ValueError: a checkpoint that does not classify images, or has no head of one position.
-    """
-
-    def __init__(self, classifier: Pretrained):
-        require_use(classifier, "classification", "images")
-        model = classifier.model
-        if not isinstance(model, Classifier) or getattr(model.cfg.head, "pool", "every") == "every":
-            raise ValueError(f"features are what a head pools, a {type(model).__name__} has none of one position")
-        self.model, self.processor = model, image_processor_of(classifier)
-
-    def __call__(self, images: UInt8[np.ndarray, "B H W C"], rows: int = 250) -> Float[np.ndarray, "B D"]:
-        """Compute the features of images."""
-        import PIL.Image
-
-        found = []
-        for first in range(0, len(images), rows):
-            part = images[first : first + rows]
-            pixels = self.processor([PIL.Image.fromarray(x[..., 0] if x.shape[-1] == 1 else x) for x in part])
-            values = np.moveaxis(pixels["pixel_values"], 1, -1)
-            padded = np.pad(values, ((0, rows - len(values)), *((0, 0),) * 3))
-            found.append(np.asarray(_pooled(self.model, padded))[: len(part)])
-        return np.concatenate(found).astype(np.float32)
-
-
-@jax.jit
-def _pooled(model: Any, images: Array) -> Array:
-    return model.head.pool(model.hidden_states(images))
-
-
 @frozen
 class Samples(Evaluator):
     """Show images of every class, and measure how far they are from the test's by the features of a classifier.
@@ -172,8 +137,9 @@ class Samples(Evaluator):
         metrics = {**tested(finished.objective, model, finished.opened.test())}
         lines: tuple[str, ...] = ("", "no classifier is named, by whose features samples could be measured")
         if self.classifier:
-            metrics |= self._distances(finished)
-            said = ", ".join(f"{name} {metrics[name]:.4g}" for name in ("fid", "kid", "precision", "recall"))
+            found = self._distances(finished)
+            metrics |= found
+            said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
             lines = ("", f"{said}; by features of {self.classifier}")
         labels = np.repeat(np.arange(len(held.classes)), self.columns)
         made = _bytes(sample_images(model, labels, seed=finished.seed), held.normalise)
@@ -188,15 +154,10 @@ class Samples(Evaluator):
         return [said] if "fid" in metrics else []
 
     def _distances(self, finished: Finished) -> dict[str, float]:
-        features, held = Features(open_checkpoint(self.classifier)), finished.opened.held
+        classifier, held = open_checkpoint(self.classifier), finished.opened.held
         real, labels = held.pixels(self.count)
         made = _bytes(sample_images(finished.model, labels, seed=finished.seed), held.normalise)
-        one, other = features(real), features(made)
-        near = precision_recall(one, other)
-        return {
-            "fid": frechet_distance(one, other), "kid": kernel_distance(one, other).mean,
-            "precision": near.precision, "recall": near.recall,
-        }  # fmt: skip
+        return distances(see_images(classifier, real), see_images(classifier, made), labels)
 
 
 def grid(images: UInt8[np.ndarray, "B H W C"], columns: int) -> UInt8[np.ndarray, "H W C"]:

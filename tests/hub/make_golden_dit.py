@@ -7,9 +7,7 @@ python tests/hub/make_golden_dit.py
 import shutil
 from pathlib import Path
 
-import diffusers
 import numpy as np
-import torch
 
 FOLDER = Path(__file__).parent / "golden" / "dit"
 SIZES = {
@@ -19,6 +17,9 @@ SIZES = {
 
 
 def main() -> None:
+    import diffusers
+    import torch
+
     model = diffusers.DiTTransformer2DModel(**SIZES).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():

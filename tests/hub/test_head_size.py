@@ -74,6 +74,7 @@ def test_all_that_classify_are_here():
         "vision-encoder-decoder",
         "blip",
         "git",
+        "dit",
     }
 
 

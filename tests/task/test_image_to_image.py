@@ -14,6 +14,7 @@ from flax_transformer.data.image import ImagePairData
 from flax_transformer.data.image.image_folder import ImageFolderData, ImageSetsData
 from flax_transformer.models.vision.image_to_image import generator_of
 from flax_transformer.objective import CycleLoss
+from flax_transformer.task.draw_images import Drawing, draw_by_run
 from flax_transformer.task.experiment import train
 from flax_transformer.task.gan import sample_images, sample_run
 from flax_transformer.task.image_to_image import ColourImages, PairedImages, SmallAndLarge, grey_and_colour
@@ -211,6 +212,13 @@ def test_samples_of_a_run_depend_on_their_number_and_class_alone(runs):
     np.testing.assert_allclose(more[[0, 2]], some[[0, 2]], atol=1e-5)
     assert np.abs(more[1] - some[1]).max() > 1e-4
     assert sample_run(run, 5).shape == (5, 8, 8, 3)
+    drawn = draw_by_run(runs("noise"), Drawing(count=3, classes=("0", "1", "2"), seed=3))
+    np.testing.assert_array_equal(drawn, sample_run(run, 3, classes=(0, 1, 2), seed=3))
+    with pytest.raises(ValueError, match="a class of a run is said by its number, got 'cat'"):
+        draw_by_run(runs("noise"), Drawing(classes=("cat",)))
+    with pytest.raises(ValueError, match="without guidance, steps or temperature"):
+        draw_by_run(runs("noise"), Drawing(steps=3))
+    assert draw_by_run(runs("paired"), Drawing()) is None
     with pytest.raises(ValueError, match="classes must be numbers from 0 to 3, got 4"):
         sample_run(run, 2, classes=(4,))
     with pytest.raises(ValueError, match="by a TransGANGenerator, got TransGANDiscriminator"):
@@ -232,7 +240,8 @@ def test_samples_are_measured_by_the_features_of_a_classifier(runs, tmp_path):
     from flax_transformer.nn import with_fields
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.evaluator import Finished
-    from flax_transformer.task.gan import Features, Samples
+    from flax_transformer.task.gan import Samples
+    from flax_transformer.task.generated_image import see_images
     from flax_transformer.task.image_input import processor_of
 
     encoder = with_fields(vit_encoder("tiny", 4, image=8), embed=8, heads=2, inner=8, depth=1)
@@ -241,7 +250,7 @@ def test_samples_are_measured_by_the_features_of_a_classifier(runs, tmp_path):
     half = Normalise(mean=(0.5,) * 3, std=(0.5,) * 3)
     hub.save(hub.wrap(model, "ViTForImageClassification", processor=processor_of((), half, "ViT")), tmp_path / "vit")
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 3)).astype(np.uint8)
-    found = Features(open_checkpoint(tmp_path / "vit"))(images, rows=4)
+    found = see_images(open_checkpoint(tmp_path / "vit"), images).features
     values = images.astype(np.float32) / 127.5 - 1
     np.testing.assert_allclose(found, model.head.pool(model.hidden_states(values)), rtol=1e-4, atol=1e-5)
     assert frechet_distance(found, found) == pytest.approx(0, abs=1e-6)
