@@ -81,14 +81,13 @@ def generate(
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      prompt: Text to go on from; without it every line of standard input is one, and every text is printed as one line.
+      prompt: Text to go on from; without it every line of standard input is one, and every text printed as one line.
       how: Settings.
       pixels: Settings of images.
       stop: Texts at which to stop.
       seed: Of sampling.
       stream: Whether to print a text while it is written, where output is a terminal.
-      chat: Talk: every line of standard input is a message, and the conversation is remembered; it is read as the
-        checkpoint's chat template writes it, where there is one.
+      chat: Talk: every line of standard input is a message; the model reads what was said, by its chat template if any.
       jsonl: Print a JSON object for each prompt instead: prompt and texts.
       revision: Branch, tag or commit of a hub id.
     """
@@ -98,16 +97,14 @@ def generate(
     keep_programs()
     if pixels != Images():
         return _draw(checkpoint, prompt, how, pixels, seed, revision)
-    settings = {name: value for name, value in asdict(how).items() if value is not None}
-    settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
-    config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
-    if chat and prompt is not None:
-        raise ValueError("in a chat messages are lines of standard input, got a prompt too")
-    if chat and jsonl:
-        raise ValueError("a chat is for people, got --jsonl too")
     if prompt is not None and not prompt.strip():
         raise ValueError("a prompt must not be empty")
+    settings = {name: value for name, value in asdict(how).items() if value is not None}
+    settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
+    if chat and (prompt is not None or jsonl):
+        raise ValueError(f"a chat is for people, line by line, got {'--jsonl' if jsonl else 'a prompt'} too")
     lines = read_lines() if prompt is None and not chat else []
+    config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
     writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config)
     if chat:
         _chat(writer)

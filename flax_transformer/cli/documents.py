@@ -1,6 +1,6 @@
 """Commands on documents: `index`, `choose`, and `ask`, of documents and of images."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -60,18 +60,35 @@ def index(
         print(f"{output}: {len(made.passages):,} passages of {names:,} documents, {made.vectors.shape[1]} {kind} each")
 
 
+@dataclass(frozen=True)
+class Finding:
+    """How passages are found for a question over documents."""
+
+    retriever: str | None = None
+    """The checkpoint that embeds questions and passages; by default that of the index, and without an index documents
+    are searched by words."""
+    ranker: str | None = None
+    """A cross-encoder or ColBERT, which ranks what is found anew."""
+    rewriter: str | None = None
+    """A model that writes each question so that it can be understood without those before it; by default these are put
+    before it."""
+    by: By | None = None
+    """Search by vectors, words (BM25) or both; both by default where there are vectors."""
+    weight: float = 0.5
+    """Of vectors, from 0 to 1, where both are searched; words have the rest."""
+    passages: int = 5
+    """How many are read for an answer."""
+    hops: int = 1
+    """How often is searched; after the first time by the question and what was found, so that a passage may lead to the
+    next."""
+
+
 def ask(
     checkpoint: Folder,
     asked: Asked = (),
     /,
     documents: Path | None = None,
-    retriever: str | None = None,
-    ranker: str | None = None,
-    rewriter: str | None = None,
-    by: By | None = None,
-    weight: float = 0.5,
-    passages: int = 5,
-    hops: int = 1,
+    finding: Annotated[Finding, tyro.conf.arg(name="")] = Finding(),
     top: int | None = None,
     no_answer_threshold: float | None = None,
     jsonl: bool = False,
@@ -88,16 +105,7 @@ def ask(
       asked: The file of an image and questions about it, each alone; with --documents questions that go on from each
         other, or none, and then every line of standard input is one.
       documents: An index that `index` wrote, or documents as it reads them.
-      retriever: The checkpoint that embeds questions and passages; by default that of the index, and without an index
-        documents are searched by words.
-      ranker: A cross-encoder or ColBERT, which ranks what is found anew.
-      rewriter: A model that writes each question so that it can be understood without those before it; by default
-        these are put before it.
-      by: Search by vectors, words (BM25) or both; both by default where there are vectors.
-      weight: Of vectors, from 0 to 1, where both are searched; words have the rest.
-      passages: How many are read for an answer.
-      hops: How often is searched; after the first time by the question and what was found, so that a passage may lead
-        to the next.
+      finding: How passages are found.
       top: Answers of each question at most: five of an image, one over documents by default.
       no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
         always is an answer.
@@ -109,31 +117,35 @@ def ask(
     keep_programs()
     if documents is None:
         return _ask_image(checkpoint, asked, top or 5, revision, jsonl=jsonl)
-    from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.document_answer import DocumentAnswerConfig, DocumentReader
     from flax_transformer.task.question_answering import AnswerConfig, Conversation
 
-    reader = open_checkpoint(checkpoint, revision=revision)
-    found, embedder = _opened(reader, documents, retriever)
-    config = DocumentAnswerConfig(
-        passages=passages,
-        hops=hops,
-        by=by or ("both" if found.model else "words"),
-        weight=weight,
-        answers=top or 1,
-        reading=AnswerConfig(threshold=no_answer_threshold),
-    )
-    judge, writer = (None if name is None else open_checkpoint(name) for name in (ranker, rewriter))
-    answers_of = DocumentReader(found, reader, embedder, judge, writer, config)
-    talk = Conversation(keep=1 if writer is None else None)
+    reading = AnswerConfig(threshold=no_answer_threshold)
+    answers_of = _reader(checkpoint, documents, finding, revision, answers=top or 1, reading=reading)
+    talk = Conversation(keep=1 if answers_of.rewriter is None else None)
     for question in asked or [line for line in read_lines() if line.strip()]:
         alone = answers_of.asked(question, talk)
         answers = answers_of(alone)
         lines = [line for each in answers for line in _lines(each)]
-        said = [] if writer is None else [f"({alone})"]
+        said = [] if answers_of.rewriter is None else [f"({alone})"]
         record = {"question": question, "asked": alone, "answers": list(map(asdict, answers))}
         put(record, *said, *lines, jsonl=jsonl)
         talk = talk.add(question, answers[0].text)
+
+
+def _reader(checkpoint: str, documents: Path, finding: Finding, revision: str | None, **how):
+    """Open what answers over documents."""
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.document_answer import DocumentAnswerConfig, DocumentReader
+
+    reader = open_checkpoint(checkpoint, revision=revision)
+    found, embedder = _opened(reader, documents, finding.retriever)
+    config = DocumentAnswerConfig(
+        passages=finding.passages, hops=finding.hops, by=finding.by or ("both" if found.model else "words"),
+        weight=finding.weight, **how,
+    )  # fmt: skip
+    names = finding.ranker, finding.rewriter
+    judge, writer = (None if name is None else open_checkpoint(name) for name in names)
+    return DocumentReader(found, reader, embedder, judge, writer, config)
 
 
 def _lines(each) -> list[str]:
