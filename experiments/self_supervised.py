@@ -17,14 +17,14 @@ have a probe of 1 % of the labels, and all parameters trained on 10 % of them.
 
     python experiments/self_supervised.py jigsaw --workdir runs/jigsaw --data.root CIFAR10 --data.holdout 0.02 \
         --model.encoder.patches.patch 8 8 --model.encoder.depth 4 --optimizer.name muon \
-        --optimizer.learning-rate 0.005 --optimizer.b2 0.99 --train.steps 700 --train.eval-every 350 \
-        --train.checkpoint-every 350 --train.log-every 50
+        --optimizer.learning-rate 0.005 --optimizer.b2 0.99 --train.steps 1800 --train.eval-every 600 \
+        --train.checkpoint-every 600 --train.log-every 100
 
-names 49.19 % of the orders of the quarters of CIFAR-10's 10,000 test images (chance is 4.2 %) after 1.8 epochs; the
-accuracy still rose. A linear probe of its vectors reaches 25.42 % with 1 % of the labels and 35.32 % with 10 %,
-nearest neighbours 18.22 % (the same encoder from scratch on those labels, all of it trained: 36.04 % and 51.83 %), at
-an effective rank of 32.2 of 128 (one seed, 2.5 CPU minutes in 20 by the clock on one core of an AMD EPYC beside much
-other work, 2026-11-27). The other methods have been run for a few steps only, not measured.
+names 97.06 % of the orders of the quarters of CIFAR-10's 10,000 test images (chance is 4.2 %) after 4.7 epochs: edges
+that go on in each other say it. A linear probe of its vectors reaches 19.12 % with 1 % of the labels and 34.56 % with
+10 %, nearest neighbours 19.47 % (the same encoder from scratch on those labels, all of it trained: 36.04 % and 51.83 %),
+at an effective rank of 45.9 of 128 (one seed, 5 CPU minutes, 3 by the clock, on two cores of an AMD EPYC, 2026-11-27).
+The other methods have been run for a few steps only, not measured.
 """
 
 from dataclasses import fields, replace
