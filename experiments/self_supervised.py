@@ -24,7 +24,8 @@ names 97.06 % of the orders of the quarters of CIFAR-10's 10,000 test images (ch
 that go on in each other say it. A linear probe of its vectors reaches 19.12 % with 1 % of the labels and 34.56 % with
 10 %, nearest neighbours 19.47 % (the same encoder from scratch on those labels, all trained: 36.04 % and 51.83 %),
 at an effective rank of 45.9 of 128 (one seed, 5 CPU minutes, 3 by the clock, on two cores of an AMD EPYC, 2026-11-27).
-The other methods have been run for a few steps only, not measured.
+`simclr` with the same options and 700 steps has probes of 40.44 % and 50.96 %, nearest neighbours 48.87 %, in 4 CPU
+minutes. The other methods have been run for a few steps only, not measured.
 """
 
 from dataclasses import fields, replace

@@ -154,7 +154,7 @@ class DINOLoss(ViewObjective):
         return {"loss": loss, **metrics}
 
 
-def _added(carried: Mapping[str, Any], real: Bool[Array, " B"], **scores: Float[Array, "B V E"]) -> dict[str, Any]:
+def _added(carried: Mapping[str, Any], real: Bool[Array, " B"], **scores: Any) -> dict[str, Any]:
     """Add the means of scores of each row to the sums over the batch."""
     rows = real.astype(jnp.float32)
     sums = {f"{name}_sum": carried[f"{name}_sum"] + rows @ each.mean(axis=1) for name, each in scores.items()}

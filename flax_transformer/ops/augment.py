@@ -149,7 +149,7 @@ def _to_hsv(images: Images) -> tuple[Array, Array, Array]:
 
 
 def _from_hsv(hue: Array, saturation: Array, value: Array) -> Images:
-    def channel(offset: np.ndarray) -> Array:
+    def channel(offset: np.float32) -> Array:
         k = (offset + hue * 6.0) % 6.0
         return value - value * saturation * jnp.clip(jnp.minimum(k, 4.0 - k), 0.0, 1.0)
 
