@@ -22,11 +22,10 @@ from flax_transformer.ops.diffusion import (
     NoiseSchedule,
     Predicts,
     add_noise,
-    keys_of_rows,
     noise_target,
     over,
 )
-from flax_transformer.ops.row_random import drawn
+from flax_transformer.ops.row_random import drawn, keys_of_rows
 from flax_transformer.ops.split_keys import split_keys
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.contrast import from_negatives
 from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.objective.sentence import embed_columns
 from flax_transformer.ops.late_interaction import max_similarity
 from flax_transformer.ops.norm import unit
-from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 
 
@@ -41,14 +41,13 @@ class LateInteractionLoss(Objective):
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch; `accuracy` counts queries whose passage scores above all others."""
-        keys, counts = split_keys(key), batch["labels"]
-        vectors = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
+        vectors, counts = embed_columns(model, batch, key), batch["labels"]
         if vectors.ndim != 4 or vectors.shape[1] < 2 or counts.shape != vectors.shape[:3]:
             raise ValueError(
                 "LateInteractionLoss takes rows of at least 2 texts, a vector for each token [B, C, T, D] and labels "
                 f"[B, C, T], got vectors {vectors.shape} and labels {counts.shape}"
             )
-        vectors = constrain(unit(vectors), "batch", None, None, None)
+        vectors = unit(vectors)
         length = vectors.shape[2]
         passages = jnp.swapaxes(vectors[:, 1:], 0, 1).reshape(-1, length, vectors.shape[-1])
         tokens = jnp.swapaxes(counts[:, 1:], 0, 1).reshape(-1, length)

@@ -12,8 +12,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss
-from flax_transformer.objective.teacher import Momentum, ViewObjective, encode, present, projected
-from flax_transformer.objective.view_contrast import Taught
+from flax_transformer.objective.teacher import (
+    Momentum,
+    PredictedViews,
+    Taught,
+    ViewObjective,
+    encode,
+    present,
+    projected,
+)
 from flax_transformer.objective.views import check_probability, fold, masked_patches, patch_noise, unfold
 from flax_transformer.ops.norm import unit
 from flax_transformer.ops.split_keys import split_keys
@@ -21,7 +28,7 @@ from flax_transformer.train.carry import Carry
 
 
 @frozen
-class BYOLLoss(ViewObjective):
+class BYOLLoss(PredictedViews):
     """Sum over rows the squared distance of the prediction from one view to the teacher's projection of the other, of
     vectors of length 1, both ways (Grill et al. 2020, https://arxiv.org/abs/2006.07733).
 
@@ -31,34 +38,11 @@ class BYOLLoss(ViewObjective):
     momentum: Momentum = Momentum(start=0.996)
     """Of the teacher."""
 
-    separable: ClassVar[bool] = False
-    unit: ClassVar[str] = "images"
-
-    @property
-    def carry(self) -> Carry:
-        """The teacher."""
-        return self.momentum.carry()
-
-    def __call__(self, model: Any, batch: Batch, *, carried: Any, key: PRNGKeyArray | None = None) -> Taught:
-        """Sum the loss over a batch."""
-        keys = split_keys(key, 3)
-        return *self._taught(model, carried["teacher"], batch, self.crops(batch, keys[0])[0], keys[1:]), carried
-
-    def _taught(self, model: Any, teacher: Any, batch: Batch, views: Array, keys: Any) -> Loss:
-        real = present(batch)
-        predicted = model.predict(projected(model, views, real, keys[0]), real)
-        return self.over(predicted, jax.lax.stop_gradient(projected(teacher, views, real, keys[1])), real)
-
     def over(self, predicted: Float[Array, "B 2 E"], taught: Float[Array, "B 2 E"], real: Bool[Array, " B"]) -> Loss:
         """Sum the loss over rows, from predictions and what they are to be."""
         cosines = jnp.sum(unit(predicted) * unit(taught)[:, ::-1], axis=-1)
         losses = jnp.sum(2.0 - 2.0 * cosines, axis=1)
         return jnp.sum(jnp.where(real, losses, 0.0)), {"count": jnp.sum(real, dtype=jnp.float32)}
-
-    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
-        """Sum the loss with the model itself for the teacher."""
-        loss, metrics = self._taught(model, model, batch, self.crops(batch, None)[0], (None, None))
-        return {"loss": loss, **metrics}
 
 
 @frozen

@@ -23,11 +23,11 @@ from flax_transformer.parallel import constrain
 Vectors = Float[Array, "B C E"]
 
 
-def embed_columns(model: Any, batch: Batch, key: jax.Array | None) -> Vectors:
-    """Embed every text of a batch, in float32 or more."""
+def embed_columns(model: Any, batch: Batch, key: jax.Array | None) -> Float[Array, "B C *T E"]:
+    """Embed every text of a batch, or every token of it where the model does so, in float32 or more."""
     keys = split_keys(key)
     vectors = widen(model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1]))
-    return constrain(vectors, "batch", None, None)
+    return constrain(vectors, "batch", *(None,) * (vectors.ndim - 1))
 
 
 def _columns(vectors: Vectors, least: int, most: int | None, loss: Any) -> None:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Batch, Objective
+from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.objective.views import Views, fold, row_keys, unfold
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 from flax_transformer.train.carry import Carry
 
@@ -140,3 +141,43 @@ def projected(
     """Encode and project all views of each row."""
     z = model.project(model.features(encode(model, views, key)), real)
     return constrain(z, "batch", None, None)
+
+
+Taught = tuple[Array, dict[str, Any], dict[str, Any]]
+"""Loss, metrics, and what is carried on."""
+
+
+@frozen
+class PredictedViews(ViewObjective):
+    """Compare the prediction from each of two views with a teacher's projection of the other; the teacher is the moving
+    average of the model, and has no predictor. A subclass says how, in `over`."""
+
+    momentum: Momentum = Momentum()
+    """Of the teacher."""
+
+    separable: ClassVar[bool] = False
+    unit: ClassVar[str] = "images"
+
+    @property
+    def carry(self) -> Carry:
+        """The teacher."""
+        return self.momentum.carry()
+
+    def over(self, predicted: Float[Array, "B 2 E"], taught: Float[Array, "B 2 E"], real: Bool[Array, " B"]) -> Loss:
+        """Sum the loss over rows, from predictions and what the teacher gives."""
+        raise NotImplementedError
+
+    def __call__(self, model: Any, batch: Batch, *, carried: Any, key: PRNGKeyArray | None = None) -> Taught:
+        """Sum the loss over a batch."""
+        keys = split_keys(key, 3)
+        return *self._taught(model, carried["teacher"], batch, self.crops(batch, keys[0])[0], keys[1:]), carried
+
+    def _taught(self, model: Any, teacher: Any, batch: Batch, views: Array, keys: Any) -> Loss:
+        real = present(batch)
+        predicted = model.predict(projected(model, views, real, keys[0]), real)
+        return self.over(predicted, jax.lax.stop_gradient(projected(teacher, views, real, keys[1])), real)
+
+    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
+        """Sum the loss with the model itself for the teacher."""
+        loss, metrics = self._taught(model, model, batch, self.crops(batch, None)[0], (None, None))
+        return {"loss": loss, **metrics}

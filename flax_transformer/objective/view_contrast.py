@@ -13,14 +13,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.contrast import sum_cross_entropy
 from flax_transformer.objective.objective import Batch, Loss
-from flax_transformer.objective.teacher import Momentum, ViewObjective, present, projected
+from flax_transformer.objective.teacher import Momentum, PredictedViews, Taught, ViewObjective, present, projected
 from flax_transformer.ops.norm import unit
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import constrain
 from flax_transformer.train.carry import Carry
-
-Taught = tuple[Array, dict[str, Any], dict[str, Any]]
-"""Loss, metrics, and what is carried on."""
 
 
 @frozen
@@ -159,7 +156,7 @@ def made_keys(
 
 
 @frozen
-class MoCoV3Loss(ContrastOfViews):
+class MoCoV3Loss(PredictedViews, ContrastOfViews):
     """Sum over rows the cross-entropy of finding the key of one view by the prediction of another, among those of the
     batch, both ways, times twice the temperature (MoCo v3, Chen et al. 2021, https://arxiv.org/abs/2104.02057).
 
@@ -169,33 +166,13 @@ class MoCoV3Loss(ContrastOfViews):
     momentum: Momentum = Momentum(start=0.99)
     """Of the teacher."""
 
-    @property
-    def carry(self) -> Carry:
-        """The teacher."""
-        return self.momentum.carry()
-
-    def __call__(self, model: Any, batch: Batch, *, carried: Any, key: PRNGKeyArray | None = None) -> Taught:
-        """Sum the loss over a batch; `accuracy` is how often the key scores above all others."""
-        keys = split_keys(key, 3)
-        return *self._taught(model, carried["teacher"], batch, self.crops(batch, keys[0])[0], keys[1:]), carried
-
-    def _taught(self, model: Any, teacher: Any, batch: Batch, views: Array, keys: Any) -> Loss:
-        real = present(batch)
-        queries = unit(model.predict(projected(model, views, real, keys[0]), real))
-        found = jax.lax.stop_gradient(unit(projected(teacher, views, real, keys[1])))
-        return self.over(queries, found, real)
-
-    def over(self, queries: Float[Array, "B 2 E"], keys: Float[Array, "B 2 E"], real: Bool[Array, " B"]) -> Loss:
-        """Sum the loss over rows, from vectors of length 1."""
+    def over(self, predicted: Float[Array, "B 2 E"], taught: Float[Array, "B 2 E"], real: Bool[Array, " B"]) -> Loss:
+        """Sum the loss over rows; `accuracy` is how often the key scores above all others."""
+        queries, keys = unit(predicted), unit(taught)
         ways = [_among(queries[:, i], keys[:, 1 - i], self.temperature, real) for i in (0, 1)]
         total = 2 * self.temperature * sum(loss for loss, _ in ways)
         right = sum(metrics["accuracy"] for _, metrics in ways) / 2
         return total, {"count": _count(real), "accuracy": right}
-
-    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
-        """Sum the loss with the model itself for the teacher."""
-        loss, metrics = self._taught(model, model, batch, self.crops(batch, None)[0], (None, None))
-        return {"loss": loss, **metrics}
 
 
 def _among(query: Float[Array, "B E"], key: Float[Array, "B E"], temperature: float, real: Bool[Array, " B"]) -> Loss:

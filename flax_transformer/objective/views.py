@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.ops import augment
-from flax_transformer.ops.row_random import drawn
+from flax_transformer.ops.row_random import drawn, keys_of_rows
 from flax_transformer.parallel import constrain
 
 Images = Float[Array, "B H W C"]
@@ -181,8 +181,7 @@ def row_keys(images: Shaped[Array, "B ..."], key: PRNGKeyArray | None) -> Shaped
     """
     if key is not None:
         return jax.random.split(key, len(images))
-    bits = jax.lax.bitcast_convert_type(images.astype(jnp.float32), jnp.uint32).reshape(len(images), -1)
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), bits.sum(1, dtype=jnp.uint32))
+    return keys_of_rows(images)
 
 
 def patch_noise(images: Shaped[Array, "B ..."], patches: int, key: PRNGKeyArray | None) -> Float[Array, "B P"]:

@@ -7,13 +7,12 @@ has times between 0, the data, and 1, noise: x_t = (1 − t) x_0 + t ε (Liu et 
 Axes: B rows, T times of a schedule, D width.
 """
 
-from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.ops.float32 import widen
@@ -137,16 +136,3 @@ def normal_of_rows(key: PRNGKeyArray, rows: Int[Array, "B"], shape: tuple[int, .
     True
     """
     return jax.vmap(lambda row: jax.random.normal(jax.random.fold_in(key, row), shape))(rows)
-
-
-def keys_of_rows(x: Float[Array, "B *d"]) -> Key[Array, "B"]:
-    """Return a key for each row that depends on its numbers alone: the same in any batch, and on any mesh.
-
-    >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    >>> bool((keys_of_rows(x)[1:] == keys_of_rows(x[1:])).all())
-    True
-    """
-    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x).astype(jnp.float32), jnp.uint32)
-    bits = bits.reshape(len(x), -1)
-    mixed = bits * (2 * jnp.arange(bits.shape[1], dtype=jnp.uint32) + 1)  # whole numbers add up alike in any order
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(mixed.sum(axis=1, dtype=jnp.uint32))

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int, Key
 
 
 @dataclass(eq=False)
@@ -72,3 +73,16 @@ def drawn(draw: Callable[[tuple[int, ...]], Array], shape: tuple[int, ...]) -> A
     for axis, rows in at.items():
         found = jnp.take(found, rows, axis)
     return found
+
+
+def keys_of_rows(x: Float[Array, "B *d"]) -> Key[Array, "B"]:
+    """Return a key for each row that depends on its numbers alone: the same in any batch, and on any mesh.
+
+    >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> bool((keys_of_rows(x)[1:] == keys_of_rows(x[1:])).all())
+    True
+    """
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x).astype(jnp.float32), jnp.uint32)
+    bits = bits.reshape(len(x), -1)
+    mixed = bits * (2 * jnp.arange(bits.shape[1], dtype=jnp.uint32) + 1)  # whole numbers add up alike in any order
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(mixed.sum(axis=1, dtype=jnp.uint32))

@@ -441,7 +441,7 @@ def multi():
 def objectives():
     """Name every objective of the package, whether it is exported or not."""
     modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
-    parts = "ViewObjective", "ContrastOfViews", "PretextLoss", "MaskedPixels"
+    parts = "ViewObjective", "ContrastOfViews", "PredictedViews", "PretextLoss", "MaskedPixels"
     kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
     return sorted(
         kind.__name__

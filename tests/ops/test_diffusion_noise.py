@@ -9,12 +9,12 @@ from flax_transformer.ops.diffusion import (
     NoiseSchedule,
     add_noise,
     guide,
-    keys_of_rows,
     noise_target,
     normal_of_rows,
     split_noise,
     time_waves,
 )
+from flax_transformer.ops.row_random import keys_of_rows
 
 pytestmark = pytest.mark.proves("dit", "train", "schedules, targets and draws by their formulas")
 X, NOISE = map(jnp.asarray, np.random.default_rng(0).normal(size=(2, 3, 4, 4, 2)).astype(np.float32))

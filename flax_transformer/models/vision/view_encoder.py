@@ -23,6 +23,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, axes_metadata
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, widen
+from flax_transformer.ops.norm import unit
 from flax_transformer.order import Part
 
 
@@ -137,11 +138,7 @@ class Projector(Module):
         x = widen(x)
         if not cfg.prototypes:
             return x
-        return _unit(x, -1) @ _unit(widen(self.prototypes[...]), 0)
-
-
-def _unit(x: Array, axis: int) -> Array:
-    return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=axis, keepdims=True), 1e-24))
+        return unit(x) @ unit(self.prototypes[...].T).T
 
 
 @frozen
