@@ -7,7 +7,7 @@ Axes: B rows, S steps, d what a sample is made of, [H, W, C] of an image.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,17 +30,14 @@ class Sampler:
     steps: int = 50
     """S, calls of the model, or of `Heun` pairs of calls."""
 
-    draws: ClassVar[bool] = False
-    """Whether steps add noise, which takes a key."""
-
     def __post_init__(self):
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
     @property
     def random(self) -> bool:
-        """Whether steps add noise."""
-        return self.draws
+        """Whether steps add noise, which takes a key; not unless a subclass says so."""
+        return False
 
     def grid(self) -> dict[str, Float[np.ndarray, "S"]]:
         """Return what each step needs, a number a step."""
@@ -114,7 +111,10 @@ class DDIM(VariancePreserving):
 class DDPM(VariancePreserving):
     """Ancestral sampling by the posterior of the process, with its variance (Ho et al. 2020, §3.2)."""
 
-    draws: ClassVar[bool] = True
+    @property
+    def random(self) -> bool:
+        """Whether steps add noise: always."""
+        return True
 
     def step(self, predict: Predict, x: Array, at: Step, noise: Array) -> Array:
         """Return a draw of x of the next time, given x and the predicted x_0."""

@@ -67,12 +67,6 @@ class ImagesOfClasses(LabelledImages):
         return replace(opened, spec=replace(opened.spec, uses=("image-generation",)), held=held)
 
 
-def to_bytes(images: Float[np.ndarray, "B H W C"], normalise: Normalise) -> UInt8[np.ndarray, "B H W C"]:
-    """Turn images as a model sees them back into bytes."""
-    values = np.asarray(images, np.float32) * np.float32(normalise.std) + np.float32(normalise.mean)
-    return np.round(np.clip(values, 0, 1) * 255).astype(np.uint8)
-
-
 def sample_images(
     model: Any,
     sampler: Sampler,

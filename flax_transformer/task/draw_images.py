@@ -19,10 +19,10 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.objective import SampleLoss
 from flax_transformer.task.checkpoint import require_use
-from flax_transformer.task.diffusion import sample_images, to_bytes
+from flax_transformer.task.diffusion import sample_images
 from flax_transformer.task.gan import sample_run
-from flax_transformer.task.image_generation import save_pixels, strip
-from flax_transformer.task.image_input import normalised, seen_by
+from flax_transformer.task.image_generation import in_rows, save_pixels, strip
+from flax_transformer.task.image_input import image_bytes, normalised, seen_by
 from flax_transformer.task.run import open_run
 from flax_transformer.train.folder import RunFolder, read_experiment
 
@@ -82,7 +82,7 @@ def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, 
     labels, guidance = _labels(pretrained, drawing), 1.0 if drawing.guidance is None else drawing.guidance
     images = sample_images(pretrained.model, sampler, labels, guidance=guidance, seed=drawing.seed)
     normalise = _normalise(pretrained)
-    return images if normalise is None else to_bytes(images, normalise)
+    return images if normalise is None else image_bytes(images, normalise.mean, normalise.std)
 
 
 def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
@@ -100,11 +100,7 @@ def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
             "the checkpoint makes latents, of which an autoencoder makes images, and there is none here: "
             f"--output FILE.npy keeps them, got {path}"
         )
-    columns = int(np.ceil(np.sqrt(len(images))))
-    rest = -len(images) % columns
-    blank = np.full((rest, *images.shape[1:]), 255, np.uint8)
-    grid = np.concatenate([images, blank]).reshape(-1, columns, *images.shape[1:])
-    save_pixels(strip(grid), path)
+    save_pixels(strip(in_rows(images, int(np.ceil(np.sqrt(len(images)))))), path)
 
 
 def check_output(path: Path) -> None:

@@ -23,8 +23,8 @@ from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.generated_image import distances, see_images
 from flax_transformer.task.image_classification import LabelledImages
-from flax_transformer.task.image_input import HeldImages
-from flax_transformer.task.image_translation import image_bytes
+from flax_transformer.task.image_generation import in_rows
+from flax_transformer.task.image_input import HeldImages, image_bytes
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.run import Run
 
@@ -143,7 +143,8 @@ class Samples(Evaluator):
             lines = ("", f"{said}; by features of {self.classifier}")
         labels = np.repeat(np.arange(len(held.classes)), self.columns)
         made = _bytes(sample_images(model, labels, seed=finished.seed), held.normalise)
-        saved = save_image(finished.folder.root, "samples", grid(made, self.columns), longest=1024)
+        page = np.concatenate([np.concatenate(list(row), axis=1) for row in in_rows(made, self.columns)])
+        saved = save_image(finished.folder.root, "samples", page, longest=1024)
         caption = f"rows are {', '.join(held.classes)}"
         sample = {"picture": saved, "source": "samples", "caption": caption, "wide": True}
         return Shown(metrics=metrics, samples=[sample], lines=lines)
@@ -158,18 +159,6 @@ class Samples(Evaluator):
         real, labels = held.pixels(self.count)
         made = _bytes(sample_images(finished.model, labels, seed=finished.seed), held.normalise)
         return distances(see_images(classifier, real), see_images(classifier, made), labels)
-
-
-def grid(images: UInt8[np.ndarray, "B H W C"], columns: int) -> UInt8[np.ndarray, "H W C"]:
-    """Put images of one size into rows of so many, on white where the last has fewer.
-
-    >>> grid(np.zeros((3, 2, 2, 1), np.uint8), 2).shape
-    (4, 4, 1)
-    """
-    rest = -len(images) % columns
-    blank = np.full((rest, *images.shape[1:]), 255, np.uint8)
-    rows = np.concatenate([images, blank]).reshape(-1, columns, *images.shape[1:])
-    return np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
 
 
 def _bytes(images: Float[np.ndarray, "B H W C"], normalise: Normalise) -> UInt8[np.ndarray, "B H W C"]:

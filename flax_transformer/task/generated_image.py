@@ -18,9 +18,10 @@ from flax_transformer.models.head import Classifier
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.sample import SAMPLES, save_image
 from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint, require_use
-from flax_transformer.task.diffusion import HeldForGeneration, from_noise, noise_of, sample_images, to_bytes
+from flax_transformer.task.diffusion import HeldForGeneration, from_noise, noise_of, sample_images
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.image_generation import strip
+from flax_transformer.task.image_input import image_bytes
 
 BATCH = 250
 """Images whose features are computed together."""
@@ -96,7 +97,7 @@ class Guided(Evaluator):
         """Generate an image of each class, as bytes."""
         sampler = finished.objective.sampler(self.steps)
         images = sample_images(finished.model, sampler, classes, guidance=self.guidance, seed=finished.seed)
-        return to_bytes(images, finished.opened.held.normalise)
+        return _bytes(finished, images)
 
 
 @frozen
@@ -216,7 +217,12 @@ class SampleGrids(Guided):
         noise, numbers = jnp.cos(angle) * one + jnp.sin(angle) * two, np.arange(self.columns)
         sampler = finished.objective.sampler(self.steps)
         images = from_noise(model, sampler, noise, np.zeros_like(numbers), self.guidance, key=key, rows=numbers)
-        return to_bytes(np.asarray(images), finished.opened.held.normalise)
+        return _bytes(finished, np.asarray(images))
+
+
+def _bytes(finished: Finished, images: Float[np.ndarray, "B H W C"]) -> UInt8[np.ndarray, "B H W C"]:
+    normalise = finished.opened.held.normalise
+    return image_bytes(images, normalise.mean, normalise.std)
 
 
 def _sample(root: Any, name: str, page: np.ndarray, source: str, caption: str) -> dict[str, Any]:

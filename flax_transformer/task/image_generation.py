@@ -299,6 +299,16 @@ GREY = 127
 CAPTION = "the half that is given, completions of it, and the image itself"
 
 
+def in_rows(images: UInt8[np.ndarray, "N H W C"], columns: int) -> UInt8[np.ndarray, "R B H W C"]:
+    """Put images into rows of so many, white ones where the last has fewer.
+
+    >>> in_rows(np.zeros((3, 2, 2, 1), np.uint8), 2).shape
+    (2, 2, 2, 2, 1)
+    """
+    blank = np.full((-len(images) % columns, *images.shape[1:]), 255, np.uint8)
+    return np.concatenate([images, blank]).reshape(-1, columns, *images.shape[1:])
+
+
 def strip(images: UInt8[np.ndarray, "R B H W C"], *, edge: int = 64, gap: int = 2) -> UInt8[np.ndarray, "_ _ C"]:
     """Lay R rows of images on a white page, each pixel a square, so large that sides have `edge` pixels or more."""
     scale = -(-edge // max(images.shape[2:4]))

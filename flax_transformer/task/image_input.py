@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jaxtyping import Float, UInt8
+from numpy.typing import ArrayLike
 
 from flax_transformer.data.examples import Transform
 from flax_transformer.data.image import (
@@ -147,15 +149,25 @@ class Sized:
         return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
 
 
-def opened(data: Any, kind: str) -> DataSet:
-    """Open data, say how much there is, and check what is known of the images.
+def image_bytes(images: Float[Any, "B H W C"], mean: ArrayLike, std: ArrayLike) -> UInt8[np.ndarray, "B H W C"]:
+    """Turn values as a model sees them into bytes.
+
+    Args:
+      mean: of each channel, or of all, and so `std`: what bytes over 255 were normalised by.
+    """
+    values = np.asarray(images, np.float32) * np.float32(std) + np.float32(mean)
+    return np.round(np.clip(values, 0, 1) * 255).astype(np.uint8)
+
+
+def opened(data: Any, *kinds: str) -> DataSet:
+    """Open data, say how much there is, and check what is known of the images, which is one of some kinds.
 
     Raises:
       ValueError: another kind, a class that there is not, a box that is not within its image.
     """
     found = data.open()
-    if found.kind != kind:
-        raise ValueError(f"the images must have {kind}, they have {found.kind}")
+    if (kind := found.kind) not in kinds:
+        raise ValueError(f"the images must have {' or '.join(kinds)}, they have {kind}")
     for split, each in found.splits.items():
         if kind == "classes":
             check_classes(each["label"], found.classes, f"{split} images")

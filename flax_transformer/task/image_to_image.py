@@ -124,8 +124,7 @@ class PairedImages(Sized):
         Args:
           data: has `open()`, which gives a `DataSet` of this kind.
         """
-        found = data.open()
-        found = opened(_Opened(found=found), found.kind if found.kind in self.kinds else self.kinds[0])
+        found = opened(data, *self.kinds)
         stacks = {split: self._stack(table) for split, table in found.splits.items()}
         for stack in stacks.values():
             if found.kind == "pairs":
@@ -231,17 +230,6 @@ class UpscaleImages(PairedImages):
         if high % self.scale or wide % self.scale:
             raise ValueError(f"height and width must be multiples of the scale, got {high}×{wide} and {self.scale}")
         return (high // self.scale, wide // self.scale, channels), {"output_channels": channels, "scale": self.scale}
-
-
-@frozen
-class _Opened:
-    """Data that are open already."""
-
-    found: DataSet
-
-    def open(self) -> DataSet:
-        """Return them."""
-        return self.found
 
 
 def _shape(found: DataSet, columns: tuple[str, ...], size: int | None) -> tuple[int, int, int]:

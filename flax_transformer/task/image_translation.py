@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, UInt8
 
 from flax_transformer.data.image import Normalise, decode_image
 from flax_transformer.frozen import frozen
@@ -19,18 +19,13 @@ from flax_transformer.metric.image_quality import ImageQuality, image_quality
 from flax_transformer.models.vision.image_to_image import as_output, generator_of
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
+from flax_transformer.task.image_input import image_bytes
 from flax_transformer.task.image_to_image import HeldTranslations, PairedImages
 from flax_transformer.task.run import Run, open_run
 from flax_transformer.text_table import align
 
 GAP = 4
 """White pixels between the images of a sample."""
-
-
-def image_bytes(images: Float[Any, "B H W C"], mean: float, std: float) -> UInt8[np.ndarray, "B H W C"]:
-    """Turn values as a model sees them into bytes."""
-    values = np.asarray(images, np.float32) * np.float32(std) + np.float32(mean)
-    return np.round(np.clip(values, 0, 1) * 255).astype(np.uint8)
 
 
 @frozen

@@ -212,8 +212,8 @@ class _Run:
         )  # fmt: skip
         for evaluator in recipe.evaluators:
             metrics |= evaluator.validate(model, held()) if evaluator.validates else {}
-            metrics |= evaluator.watch(now, step) if hasattr(evaluator, "watch") else {}
-        return {**evaluate(self.recipe.objective, model, held()), **metrics}
+            metrics |= evaluator.watch(now, step)
+        return {**evaluate(recipe.objective, model, held()), **metrics}
 
     def init(self, key: jax.Array) -> Any:
         """Make a new model."""

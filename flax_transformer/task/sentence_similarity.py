@@ -46,6 +46,9 @@ class TextRows:
     scored: bool = False
     """Whether labels are scores, which are held out to be compared."""
 
+    uses: ClassVar[tuple[str, ...]] = ("feature-extraction",)
+    """What the model can do, in the words of `hub.registration.USES`."""
+
     def __post_init__(self):
         check_rows(self.rows, self.length, 3)
         if not 1 <= self.buckets <= self.length.bit_length() - 2:
@@ -84,8 +87,6 @@ class TextRows:
             **batches,
             held=self._held(found["test"], batches["test"]),
         )
-
-    uses: ClassVar[tuple[str, ...]] = ("feature-extraction",)
 
     def learned(self, context: Context, texts: Iterable[str]) -> HubTokenizer:
         """Learn a tokenizer."""

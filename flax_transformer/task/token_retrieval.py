@@ -53,6 +53,8 @@ class MarkedColumns:
 class MarkedRows(TextRows):
     """Lay out a query and its passages a row, each after a token that says what it is, as ColBERT reads them."""
 
+    uses: ClassVar[tuple[str, ...]] = ("late-interaction",)
+
     def __post_init__(self):
         super().__post_init__()
         if self.scored or self.length >> (self.buckets - 1) < QUERY_LENGTH:
@@ -60,8 +62,6 @@ class MarkedRows(TextRows):
                 f"queries have {QUERY_LENGTH} tokens, and no scores, got length={self.length}, buckets={self.buckets}, "
                 f"scored={self.scored}"
             )
-
-    uses: ClassVar[tuple[str, ...]] = ("late-interaction",)
 
     def learned(self, context: Context, texts: Iterable[str]) -> HubTokenizer:
         """Learn a tokenizer that has the marks."""

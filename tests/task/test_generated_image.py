@@ -19,12 +19,12 @@ from flax_transformer.hub.diffusers_folder import read_sampler, scheduler_fields
 from flax_transformer.models.vision.dit import dit
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.ops.diffusion import NoiseSchedule
-from flax_transformer.task.diffusion import sample_images, to_bytes
+from flax_transformer.task.diffusion import sample_images
 from flax_transformer.task.draw_images import Drawing, draw_images, write_images
 from flax_transformer.task.experiment import train
 from flax_transformer.task.generated_image import SampleDistances, SampleGrids, Seen, distances
 from flax_transformer.task.image_generation import palette_processor
-from flax_transformer.task.image_input import normalised
+from flax_transformer.task.image_input import image_bytes, normalised
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.loop import TrainConfig
 from tests.task.test_classify_images import experiments
@@ -120,7 +120,7 @@ def test_images_of_a_seed_are_the_same_in_batches_of_any_size():
 def test_bytes_are_what_was_normalised():
     normalise, pixels = normalised((0.5, 0.4, 0.3), (0.5, 0.2, 0.1), 3), RNG.integers(0, 256, (2, 3, 3, 3), np.uint8)
     seen = (pixels / 255 - np.array(normalise.mean)) / np.array(normalise.std)
-    np.testing.assert_array_equal(to_bytes(seen.astype(np.float32), normalise), pixels)
+    np.testing.assert_array_equal(image_bytes(seen.astype(np.float32), normalise.mean, normalise.std), pixels)
 
 
 def test_latents_are_kept_as_an_array_and_no_image(tmp_path):

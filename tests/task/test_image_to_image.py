@@ -100,7 +100,7 @@ def test_pairs_that_differ_in_size_are_named(tmp_path):
 def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"moved and mirrored alone, got augment\.jitter"):
         PairedImages(augment=replace(image_recipes.AUGMENT, jitter=0.1))
-    with pytest.raises(ValueError, match="the images must have images, they have pairs"):
+    with pytest.raises(ValueError, match="the images must have images or classes, they have pairs"):
         opened(ColourImages(), RECIPES["paired"].data, tmp_path)
     with pytest.raises(ValueError, match=r"PairedLoss trains by a step of its own, got train\.accumulate"):
         replace(RECIPES["paired"], train=replace(RECIPES["paired"].train, accumulate=2))

@@ -188,13 +188,13 @@ class DiT(ReadsImages, Module):
 
 
 def dit(
-    embed: int, depth: int, heads: int, *, image: int, patch: int, channels: int, classes: int,
-    learned_sigma: bool = False, dropout: float = 0.0, precision: Precision = FLOAT32, **options: Any,
+    embed: int, depth: int, heads: int, *, image: int, patch: int, channels: int,
+    dropout: float = 0.0, precision: Precision = FLOAT32, **options: Any,
 ) -> DiTConfig:  # fmt: skip
     """Return a diffusion Transformer of any size, for square images.
 
     Args:
-      options: other fields of `DiTConfig`.
+      options: other fields of `DiTConfig`, such as `classes` and `learned_sigma`.
     """
     plain = transformer_block(
         embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-6, norm_position="pre", activation="gelu_tanh",
@@ -203,10 +203,7 @@ def dit(
     patches = PatchConfig(
         embed=embed, image=(image, image), patch=(patch, patch), channels=channels, precision=precision
     )
-    return DiTConfig(
-        block=adaptive_block(plain), depth=depth, patches=patches, classes=classes, learned_sigma=learned_sigma,
-        **options,
-    )  # fmt: skip
+    return DiTConfig(block=adaptive_block(plain), depth=depth, patches=patches, **options)
 
 
 def _published(embed: int, depth: int, heads: int, patch: int, image: int, classes: int, **options: Any) -> DiTConfig:
