@@ -34,6 +34,8 @@ HEADS = {
     "multiple-choice": HEAD,
 }
 """The same of other uses: of one that guesses masked tokens, and of one that scores letters."""
+OUTPUTS = tuple(dict.fromkeys((*HEAD, *(each for patterns in HEADS.values() for each in patterns))))
+"""Tensors of any head, which a checkpoint may have that is to do something else."""
 
 
 @frozen
@@ -150,7 +152,8 @@ def start_uses(name: str) -> tuple[str, ...]:
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
-    """Load a checkpoint as what can do what the data ask for; a head that it lacks is new.
+    """Load a checkpoint as what can do what the data ask for; a head that it lacks is new, one of another use is left
+    out.
 
     Args:
       name: folder or hub id.
@@ -177,6 +180,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     lenient = hub.Lenient(
         architecture=own if own in able else able[0], config=changed, model=_computed(like), seed=seed,
         initialise=HEAD if spec.classes else tuple(each for use in spec.uses for each in HEADS.get(use, ())),
+        ignore=() if own in able else OUTPUTS,
     )  # fmt: skip
     found = hub.load(name, dtype=None if keep else "float32", lenient=lenient)
     table = _first(found.model.cfg, EmbeddingConfig)

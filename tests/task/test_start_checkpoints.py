@@ -17,8 +17,9 @@ from flax_transformer.objective import TokenLoss
 from flax_transformer.task.captioning import Captions
 from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
+from flax_transformer.task.spec import Spec
 from flax_transformer.task.speech_recognition import Transcripts
-from flax_transformer.task.start import StartConfig, start_seq2seq
+from flax_transformer.task.start import OUTPUTS, StartConfig, load_start, start_seq2seq
 from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train.folder import RunFolder
@@ -339,3 +340,22 @@ def test_a_model_of_samples_learns_classes_and_its_recordings_are_drawn(tmp_path
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert samples
     assert all((tmp_path / "run" / each[kind]).stat().st_size for each in samples for kind in ("picture", "audio"))
+
+
+READERS = {"bert": "Bert", "roberta": "Roberta", "electra": "Electra", "distilbert": "DistilBert", "mpnet": "MPNet"}
+
+
+@pytest.mark.parametrize("family", READERS)
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [("QuestionAnswering", "classification"), ("SequenceClassification", "question-answering")],
+)
+def test_a_head_of_another_use_is_left_out(family, own, wanted, tmp_path):
+    """A reader begins a classifier, and a classifier a reader: the encoder is the same, the head is new."""
+    lenient = hub.Lenient(architecture=f"{READERS[family]}For{own}", initialise=OUTPUTS, ignore=OUTPUTS)
+    hub.save(hub.load(f"tests/hub/golden/{family}", lenient=lenient), tmp_path)
+    spec = Spec(uses=(wanted,), classes=("no", "yes") if wanted == "classification" else ())
+    start, given = load_start(str(tmp_path), spec, None, seed=0), hub.load(tmp_path)
+    assert wanted in start.architecture.uses
+    for ours, theirs in zip(*(jax.tree.leaves(each.model.backbone) for each in (start, given)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
