@@ -34,7 +34,14 @@ from flax_transformer.train.carry import (
 )
 from flax_transformer.train.mean import summed, terms_of
 from flax_transformer.train.order import layer_distances
-from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
+from flax_transformer.train.state import (
+    Optimizer,
+    TrainState,
+    check_trained,
+    new_state,
+    state_shardings,
+    strongly_typed,
+)
 
 
 def check_pattern(name: str, pattern: str) -> None:
@@ -241,4 +248,4 @@ def adopt_state(
         rest = jax.jit(
             lambda model, key: replace(make(model, key), model=None), out_shardings=replace(shardings, model=None)
         )
-        return replace(rest(model, key), model=carry.trained(model))
+        return replace(rest(model, key), model=strongly_typed(carry.trained(model)))

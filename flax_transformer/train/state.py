@@ -69,12 +69,19 @@ def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, ca
     """
     if _untouched(statistics_of(model)):
         check_new_statistics(model, carry)
-    trained = carry.trained(model)
+    trained = strongly_typed(carry.trained(model))
     opt_state = optimizer.init(trained)
     check_trained(_narrow_trained(trained, opt_state))
     carried = None if carry is NOTHING else new_carried(carry, model, jax.random.fold_in(key, _CARRIED))
     average = jax.tree.map(jnp.copy, carry.whole(trained, carried)) if ema else None
     return TrainState(trained, opt_state, jnp.zeros((), jnp.int32), key, average, carried)
+
+
+def strongly_typed(model: Any) -> Any:
+    """Return a model whose parameters have types of their own, not those of Python's numbers, as `jnp.full((), 0.1)`:
+    what a step gives back has, so that another program would be compiled for the second.
+    """
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if jax.typeof(x).weak_type else x, model)
 
 
 def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, key: PRNGKeyArray) -> TrainState:

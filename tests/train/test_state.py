@@ -17,8 +17,8 @@ from flax_transformer.train.finetune import adopt_state, train_only
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
-from flax_transformer.train.state import abstract_state, moving_average
-from flax_transformer.train.step import make_train_step
+from flax_transformer.train.state import abstract_state, init_state, moving_average
+from flax_transformer.train.step import jit_train_step, make_train_step
 
 NARROW = ("bfloat16", "float16", "float8_e4m3fn")
 
@@ -129,3 +129,22 @@ def test_an_average_forgets_the_beginning_of_a_short_run_and_at_its_decay_in_a_l
     assert at(2) == pytest.approx(9 / 12, rel=1e-5)
     assert at(120) == pytest.approx(9 / 130, rel=1e-5)
     assert at(10**6) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("begin", ["init", "adopt"])
+def test_parameters_made_of_python_s_numbers_cost_no_second_program(begin):
+    weak = lambda: {"w": jnp.full((6,), 0.1), "scale": jnp.full((), 2.0)}  # noqa: E731
+    assert all(jax.typeof(leaf).weak_type for leaf in jax.tree.leaves(weak()))
+    rule = optax.sgd(1e-2, momentum=0.9)
+    if begin == "init":
+        state = init_state(lambda key: weak(), rule, jax.random.key(0), ema=True)
+    else:
+        state = adopt_state(weak(), rule, jax.random.key(0), ema=True)
+
+    def loss(model, batch, *, key=None):
+        return jnp.sum((batch["x"] @ model["w"] * model["scale"]) ** 2), {"count": jnp.float32(4)}
+
+    step = jit_train_step(make_train_step(loss, rule, ema=True), state)
+    for _ in range(2):
+        state, _ = step(state, ROWS)
+    assert step._cache_size() == 1
