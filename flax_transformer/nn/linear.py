@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 
 from flax_transformer.ops import widen
 from flax_transformer.ops.linear_map import linear_map
+from flax_transformer.ops.rounded_product import rounded_product, widens
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, unknown_axes
 from flax_transformer.parallel.sharding import Axes, logical_axes
@@ -61,22 +62,23 @@ def flat_dot_general(
 
     Forward it is the same, but a gradient that sums over several axes at once is not turned into one matrix product
     by XLA on CPU; on flattened axes it is. With the sequence split over devices, or something on a mesh whose
-    axes nobody has explained, nothing is flattened, since that would mix a split axis with another.
+    axes nobody has explained, nothing is flattened, since that would mix a split axis with another. A kernel of another
+    type is rounded to that of x.
     """
     (over, under), batch = dimension_numbers
     rest = x.ndim - len(over)
     leads = tuple(over) == tuple(range(rest, x.ndim)) and tuple(under) == tuple(range(len(under)))
-    if batch[0] or not leads or parts("length") > 1 or unknown_axes(auto_axes()):
-        return jax.lax.dot_general(
-            x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type, **options
-        )
-    inner = math.prod(kernel.shape[: len(under)])
-    outputs = kernel.shape[len(under) :]
-    y = jax.lax.dot_general(
-        x.reshape(-1, inner), kernel.reshape(inner, -1), (((1,), (0,)), ((), ())), precision=precision,
-        preferred_element_type=preferred_element_type, **options,
-    )  # fmt: skip
-    return y.reshape(*x.shape[:rest], *outputs)
+    flat = leads and not batch[0] and parts("length") == 1 and not unknown_axes(auto_axes())
+    shape, inner = kernel.shape, math.prod(kernel.shape[: len(under)])
+    options |= {"precision": precision, "preferred_element_type": preferred_element_type}
+    if flat and set(options.values()) == {None} and widens("mk,kn->mn", x, kernel):
+        y = rounded_product("mk,kn->mn", x.reshape(-1, inner), kernel.reshape(inner, -1))
+        return y.reshape(*x.shape[:rest], *shape[len(under) :])
+    kernel = cast_where_used(kernel, x.dtype)
+    if not flat:
+        return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
+    y = jax.lax.dot_general(x.reshape(-1, inner), kernel.reshape(inner, -1), (((1,), (0,)), ((), ())), **options)
+    return y.reshape(*x.shape[:rest], *shape[len(under) :])
 
 
 def axes_metadata(axes: Axes) -> dict[str, Any]:
@@ -162,7 +164,8 @@ def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Arra
     if isinstance(kernel, StructuredKernel):
         y = kernel.multiply(x, inputs)
     else:
-        y = layer.dot_general(x, cast_where_used(kernel, layer.dtype), (contract, ((), ())))
+        kernel = kernel if isinstance(layer.dot_general, Product) else cast_where_used(kernel, layer.dtype)
+        y = layer.dot_general(x, kernel, (contract, ((), ())))
     return y if layer.bias is None else (widen(y) + layer.bias[...]).astype(y.dtype)
 
 
@@ -182,7 +185,7 @@ class Product:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
         if not mesh_axes("embed"):
             return flat_dot_general(x, kernel, *args, **kwargs)
-        named = isinstance(self.axes, str)
+        kernel, named = cast_where_used(kernel, x.dtype), isinstance(self.axes, str)
         axes = logical_axes(f"{self.axes}.kernel", kernel.ndim) if named else self.axes
         return _multiply(_Times(axes, args, (*kwargs.items(),)), x, kernel)
 

@@ -121,7 +121,7 @@ def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -
 
     def run(table: Array, _: None, hidden: Array) -> Array:
         # As one matrix: XLA on CPU makes no matrix product of a gradient that sums over several axes.
-        flat = float32_product(hidden.reshape(-1, hidden.shape[-1]), table, (((1,), (1,)), ((), ())))
+        flat = float32_product("td,vd->tv", hidden.reshape(-1, hidden.shape[-1]), table)
         return flat.reshape(*hidden.shape[:-1], -1)
 
     return by_device(run, hidden.shape[:-1], table, None, hidden, stages=True)

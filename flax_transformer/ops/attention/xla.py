@@ -17,9 +17,11 @@ from flax_transformer.frozen import frozen
 from flax_transformer.ops.attention.call import FEATURES, Call
 from flax_transformer.ops.attention.function import AttentionFunction
 from flax_transformer.ops.dropout import Dropout, dropout
-from flax_transformer.ops.float32 import product, scaled, widen
+from flax_transformer.ops.float32 import scaled
+from flax_transformer.ops.float32_product import float32_product
 from flax_transformer.ops.mask import Mask, check_mask
 from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.rounded_product import rounded_product
 
 
 @frozen
@@ -60,7 +62,7 @@ def weighted_values(
     grouped = rearrange(drop_weights(weights, dropout), "... (K G) T S -> ... K G T S", K=v.shape[-2])
     if isinstance(v, QArray):
         v, grouped = v.qvalue.astype(dtype or jnp.float32), grouped * _by_key(v.scale)
-    out = jnp.einsum("...kgts,...skh->...kgth", grouped.astype(v.dtype), v)
+    out = rounded_product("...kgts,...skh->...kgth", grouped.astype(v.dtype), v)
     return attended(rearrange(out, "... K G T H -> ... T (K G) H"))
 
 
@@ -109,26 +111,14 @@ def attention_logits(
     # reason the scale goes on the queries.
     grouped = rearrange(scaled(q, scale), "... T (K G) H -> ... K G T H", K=k.shape[-2])
     if isinstance(k, QArray):
-        scores = _score(grouped, k.qvalue.astype(q.dtype)) * _by_key(k.scale)
+        scores = float32_product(_SCORE, grouped, k.qvalue.astype(q.dtype)) * _by_key(k.scale)
     else:
-        scores = _score(grouped, k)
+        scores = float32_product(_SCORE, grouped, k)
     logits = rearrange(scores, "... K G T S -> ... (K G) T S")
     return logits if bias is None else logits + bias.astype(logits.dtype)
 
 
 _SCORE = "...kgth,...skh->...kgts"
-
-
-@jax.custom_jvp
-def _score(q: Float[Array, "*B K G T H"], k: Float[Array, "*B S K H"]) -> Float[Array, "*B K G T S"]:
-    return product(_SCORE, q, k)
-
-
-@_score.defjvp
-def _score_jvp(primals, tangents):
-    # Rounded like the operands, so that the backward pass multiplies short floats by short floats, never by float32.
-    (q, k), (q_dot, k_dot) = primals, tangents
-    return _score(q, k), widen(jnp.einsum(_SCORE, q_dot, k) + jnp.einsum(_SCORE, q, k_dot))
 
 
 @jax.custom_jvp
