@@ -2,7 +2,7 @@
 
     python benchmarks/short_floats.py [--rounds 8] [--json benchmarks/results/short-floats-cpu.json]
 
-Forward and training steps (Adam, dropout as preset) of the base 2017 Transformer on 8 × 64 tokens a side and of ViT-B/16
+Forward and training steps (Adam, dropout as preset) of the base 2017 Transformer on 8 × 64 tokens a side, of ViT-B/16
 on 4 images of 224 × 224. A ratio above 1 says how many times as fast bfloat16 is: medians of runs that took turns. With
 torch installed, ViT-B/16 of `transformers` follows, forward, in its bfloat16 and float32.
 """

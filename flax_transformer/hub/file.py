@@ -152,7 +152,7 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     from flax_transformer.hub.flax_file import open_flax
 
     tensors: dict[str, Tensor] = {}
-    files, read = _files(folder, WEIGHTS, INDEX) or _files(folder, DIFFUSION, f"{DIFFUSION}.index.json"), _open
+    files, read = _files(folder, WEIGHTS, INDEX) or _files(folder, DIFFUSION, f"{DIFFUSION}.index.json"), open_file
     if not files:
         files, read = _files(folder, FLAX, FLAX_INDEX), open_flax
     if not files:
@@ -168,8 +168,12 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _open(file: Path) -> dict[str, Tensor]:
-    """Map one file; `safetensors` checks that it is whole, and where tensors lie stands in its header."""
+def open_file(file: Path) -> dict[str, Tensor]:
+    """Map one file; `safetensors` checks that it is whole, and where tensors lie stands in its header.
+
+    Raises:
+      ValueError: it is not whole.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

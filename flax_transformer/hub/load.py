@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.adapter import base_of, fields_of, is_adapter, merge_adapters
 from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers, without_model_type
 from flax_transformer.hub.fields import Fields
@@ -87,6 +88,7 @@ def load(
     mesh: Mesh | None = None,
     revision: str | None = None,
     lenient: Lenient | None = None,
+    adapters: Sequence[str | os.PathLike] = (),
     **theirs: Any,
 ) -> Pretrained:
     """Load a Hugging Face checkpoint from a folder or the hub, one of sentence-transformers, or an Orbax folder.
@@ -99,6 +101,8 @@ def load(
       mesh: devices to spread over by the sharding table; the default device without one.
       revision: branch, tag or commit of a hub id.
       lenient: exceptions from "every tensor is there, in its shape, and no other".
+      adapters: folders or hub ids of PEFT's adapters, LoRA or IA³, which are merged into the weights one after the
+        other. A folder of an adapter alone is loaded with the checkpoint that it names.
       theirs: words of `transformers` that are understood are none; a sentence says what stands for each.
 
     Raises:
@@ -111,16 +115,22 @@ def load(
     dtype = read_dtype(dtype)
     refuse_address(path_or_id)
     folder = find_folder(path_or_id, revision)
+    if is_adapter(folder) and not (folder / CONFIG).is_file():
+        base, revision = base_of(folder)
+        return load(base, dtype=dtype, mesh=mesh, revision=revision, lenient=lenient, adapters=(folder, *adapters))
     refuse_foreign(folder)
     if is_orbax(folder):
-        return load_orbax(_as_it_is(folder, lenient), dtype=dtype, mesh=mesh)
+        return load_orbax(_as_it_is(folder, lenient or (adapters or None)), dtype=dtype, mesh=mesh)
     lenient = lenient or Lenient()
     stated, folder, beside, said = _opened(folder)
+    if adapters:
+        own, changes = fields_of(stated, adapters)
+        lenient = replace(lenient, architecture=lenient.architecture or own, config={**changes, **lenient.config})
     fields = stated.relabelled(lenient.config)
     fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored = _read_whole(fields, open_tensors(folder) | beside, folder, dtype)
+    stored = merge_adapters(_read_whole(fields, open_tensors(folder) | beside, folder, dtype), adapters)
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
