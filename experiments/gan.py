@@ -4,7 +4,7 @@ r"""Make images of noise by a TransGAN, trained against its discriminator.
     python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --size 32
     python experiments/gan.py plain --workdir runs/plain                             # not told the classes
 
-`--classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples are compared
+`--evaluators.0.classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples are compared
 with the test's images (FID, KID, precision, recall). Images are changed before they are judged (`--objective.changes`),
 and the gradient of the discriminator is bounded (`--objective.penalty`).
 """
@@ -17,7 +17,8 @@ from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig,
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import SampleLoss
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.gan import SampledImages, Samples
+from flax_transformer.task.gan import AtOnce, SampledImages
+from flax_transformer.task.generated_image import SampleDistances, SampleGrids
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
@@ -34,7 +35,7 @@ def experiment(**parts: Any) -> Recipe:
         "data": LabelledImageData(shapes=DrawnShapes(noise=8.0)),
         "examples": SampledImages(rows=64),
         "objective": SampleLoss(changes=("translation", "cutout"), penalty_weight=0.5),
-        "evaluators": (Samples(),),
+        "evaluators": (SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce())),
         "optimizer": OptimizerConfig(
             learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
         ),
