@@ -15,7 +15,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.metric.structural_similarity import structural_similarity
 from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.ops.adversarial import ADVERSARIAL_LOSSES, AdversarialLoss, gradient_penalty, r1_penalty
-from flax_transformer.ops.image_augment import CHANGES, differentiable_augment
+from flax_transformer.ops.differentiable_augment import CHANGES, differentiable_augment
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.game import Player, alternate
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer

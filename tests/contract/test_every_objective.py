@@ -17,7 +17,8 @@ from flax_transformer.train.carry import carry_of, is_separable
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import make_train_step
 from tests.contract import objectives
-from tests.contract.objectives import CASES, B, case, learnt
+from tests.contract.objectives import CASES, case, learnt
+from tests.contract.toys import B
 from tests.fake_devices import on_eight
 
 APART = [
