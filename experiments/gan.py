@@ -4,9 +4,9 @@ r"""Make images of noise by a TransGAN, trained against its discriminator.
     python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --size 32
     python experiments/gan.py plain --workdir runs/plain                             # not told the classes
 
-`--evaluators.0.classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples are compared
-with the test's images (FID, KID, precision, recall). Images are changed before they are judged (`--objective.changes`),
-and the gradient of the discriminator is bounded (`--objective.penalty`).
+`--evaluators.0.classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples
+are compared with the test's images (FID, KID, precision, recall). Images are changed before they are judged
+(`--objective.changes`), and the gradient of the discriminator is bounded (`--objective.penalty`).
 """
 
 from typing import Any

@@ -134,6 +134,7 @@ CASES = {
     "CosineSimilarityLoss": (CosineSimilarityLoss(), {}, columns(2)),
     "DenoisingLoss": (DenoisingLoss(predicts="v_prediction"), DENOISES, NOISED),
     "DINOLoss": (DINOLoss(views=Views(local=2, local_size=4)), VIEWED, IMAGES),
+    "DINOLoss by Sinkhorn-Knopp": (DINOLoss(views=Views(), centring="sinkhorn", koleo=0.1), VIEWED, IMAGES),
     "CycleLoss": (CycleLoss(), CYCLE, REGRESSED),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
@@ -141,6 +142,7 @@ CASES = {
     "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
     "FlowMatchingLoss": (FlowMatchingLoss(), DENOISES, NOISED),
     "IBOTLoss": (IBOTLoss(mask_share=0.8), VIEWED, IMAGES),
+    "IBOTLoss by Sinkhorn-Knopp": (IBOTLoss(mask_share=0.8, centring="sinkhorn", koleo=0.1), VIEWED, IMAGES),
     "ImageLoss": (ImageLoss(), PIXELS, REGRESSED),
     "LabelLoss": (LabelLoss(), CLASSES, ROWS),
     "LayerLoss": (

@@ -22,7 +22,8 @@ from tests.contract.toys import B
 from tests.fake_devices import on_eight
 
 APART = [
-    "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
+    "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "DINOLoss by Sinkhorn-Knopp",
+    "IBOTLoss by Sinkhorn-Knopp", "LateInteractionLoss", "MatchLoss",
     "MatryoshkaLoss of all pairs", "MoCoLoss", "MoCoV3Loss", "MultipleNegativesRankingLoss", "SampleLoss",
     "SigmoidLoss", "SimCLRLoss",
 ]  # fmt: skip
