@@ -23,8 +23,8 @@ from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 TRANSGAN = AdversarialConfig(
-    generator=TransGANGeneratorConfig(embed=192, depths=(2, 1, 1)),
-    discriminator=TransGANDiscriminatorConfig(embed=32),
+    generator=TransGANGeneratorConfig(embed=128, depths=(2, 1), patch=2),
+    discriminator=TransGANDiscriminatorConfig(embed=96, depths=(2,), patch=4),
 )
 
 
@@ -33,11 +33,13 @@ def experiment(**parts: Any) -> Recipe:
     common = {
         "model": TRANSGAN,
         "data": LabelledImageData(shapes=DrawnShapes(noise=8.0)),
-        "examples": SampledImages(rows=64),
-        "objective": SampleLoss(changes=("translation", "cutout"), penalty_weight=0.5),
+        "examples": SampledImages(rows=32),
+        "objective": SampleLoss(
+            loss="non-saturating", changes=("translation",), penalty_weight=0.05, penalty_every=4
+        ),
         "evaluators": (SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce())),
         "optimizer": OptimizerConfig(
-            learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
+            learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
         ),
         "train": TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500, ema=0.995),
     }  # fmt: skip

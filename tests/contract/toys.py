@@ -255,6 +255,10 @@ IMAGES = {"inputs": {"images": draw.normal(size=(B, 8, 8, 3)).astype(np.float32)
 PHOTOS = {**IMAGES, "inputs": {"images": draw.normal(size=(B, 12, 12, 3)).astype(np.float32)}}
 
 
+NAMED = {"hidden_states": quarters, "output": lambda self, hidden, key=None: (hidden @ self.w)[..., :E]}
+WORDS = tuple(map(tuple, draw.uniform(-1, 1, size=(E, 48)).tolist()))
+
+
 REGRESSED = {"inputs": {"images": SEEN[..., None]}, "labels": SEEN[..., None] / 2, "weights": ROWS["weights"]}
 ITSELF = property(lambda self: self)
 PIXELS = {

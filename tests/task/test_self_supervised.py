@@ -51,7 +51,9 @@ def small(name, steps=2, **changes):
         objective, sizes = replace(objective, queue=16), {**sizes, "groups": 2}
     if name == "relative":
         objective = replace(objective, gap=0)
-    if name in ("mae", "simmim"):
+    if name == "beit":
+        model, objective = with_fields(model, grid=(3, 3), outputs=8), replace(objective, words=8)
+    if name in ("mae", "simmim", "beit"):
         model = with_fields(model, **{n: v for n, v in sizes.items() if n != "hidden"})
     elif hasattr(model, "projector"):
         # The predictor's width is the projector's, not the encoder's.
@@ -88,7 +90,7 @@ def test_every_method_trains_measures_and_exports(name, tmp_path):
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert all((tmp_path / each["picture"]).is_file() for each in samples)
     config = json.loads((tmp_path / "export/config.json").read_text())
-    kinds = {"mae": "ViTMAEForPreTraining", "simmim": "ViTForMaskedImageModeling"}
+    kinds = {"mae": "ViTMAEForPreTraining", "simmim": "ViTForMaskedImageModeling", "beit": "BeitForMaskedImageModeling"}
     assert config["architectures"] == [kinds.get(name, "ViTModel")]
     assert hub.load(tmp_path / "export").model.cfg is not None
 
