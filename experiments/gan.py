@@ -1,12 +1,20 @@
 r"""Make images of noise by a TransGAN, trained against its discriminator.
 
     python experiments/gan.py                                                        # drawn shapes
-    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --size 32
+    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --model.generator.cell 7 \
+        --model.discriminator.cell 7
     python experiments/gan.py plain --workdir runs/plain                             # not told the classes
 
 `--evaluators.0.classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples
 are compared with the test's images (FID, KID, precision, recall). Images are changed before they are judged
 (`--objective.changes`), and the gradient of the discriminator is bounded (`--objective.penalty`).
+
+    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --data.holdout 0.02 \
+        --model.generator.cell 7 --model.discriminator.cell 7 --train.steps 3000
+
+had FID 5.26 after 1,000 steps (5 CPU minutes, one seed, 2026-11-27) by features of a CCT of 92.7 % test accuracy, by
+which a Gaussian of each class's pixels has 1.03, and the CCT took 57.9 % of the samples for the class that was asked
+for. It has not been trained to its end.
 """
 
 from typing import Any

@@ -1,14 +1,13 @@
 r"""Learn from the images of ImageNet without their labels, at the sizes of the papers, on a slice of TPUs.
 
-    flax-transformer plan experiments/self_supervised_imagenet.py:moco3 --topology v5e:8x8 --mesh.data 64 \
-        --dtype bfloat16
+    flax-transformer plan experiments/self_supervised_imagenet.py:moco3 --topology v5e:8x8 --mesh.data 64
     python experiments/self_supervised_imagenet.py moco3 --workdir gs://BUCKET/moco3 --data.root IMAGENET \
         --mesh.data 64
 
 The first word is the method: `moco3`, a ViT-B/16 with batches of 4,096 (Chen et al. 2021, 300 epochs), or `dino`, a
 ViT-S/16 with two crops of 224 and eight of 96 pixels and batches of 1,024 (Caron et al. 2021, 300 epochs). They have
-been planned, which reads no images and needs no TPU, and not trained: what a plan says stands in
-docs/self_supervision.md. The small ones of self_supervised.py train on a laptop.
+not been trained; `plan` reads no images and needs no TPU, and says whether they fit. The small ones of
+self_supervised.py train on a laptop.
 """
 
 from flax_transformer.data.synthetic import LabelledImageData
