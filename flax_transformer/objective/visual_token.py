@@ -66,7 +66,7 @@ class BEiTLoss(MaskedPixels):
         Raises:
           ValueError: images that are smaller than a patch, or have fewer different patches than words.
         """
-        patches = np.asarray(patch_pixels(images, (self.patch, self.patch)))
+        patches = np.asarray(patch_pixels(jnp.asarray(images, jnp.float32), (self.patch, self.patch)), np.uint8)
         flat = patches.reshape(-1, patches.shape[-1])
         flat = flat[np.random.default_rng(seed).permutation(len(flat))[:FITTED]]
         found = find_palette(flat, self.words, seed=seed).colours if len(flat) else ()

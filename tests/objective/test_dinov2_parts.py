@@ -94,6 +94,7 @@ def test_masked_patches_alone_are_assigned():
 
 def test_koleo_is_added_for_each_large_crop():
     objective, model, batch = case("DINOLoss by Sinkhorn-Knopp")
+    batch = jax.tree.map(jnp.asarray, batch)
     carried, key = objective.carry.begin(model, jax.random.key(0)), jax.random.key(1)
     with_it, told, _ = objective(model, batch, carried=carried, key=key)
     without, _, _ = DINOLoss(views=Views(), centring="sinkhorn")(model, batch, carried=carried, key=key)
