@@ -1,12 +1,20 @@
 r"""Make images of noise by a TransGAN, trained against its discriminator.
 
     python experiments/gan.py                                                        # drawn shapes
-    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --size 32
+    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --model.generator.cell 7 \
+        --model.discriminator.cell 7
     python experiments/gan.py plain --workdir runs/plain                             # not told the classes
 
-`--classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples are compared
-with the test's images (FID, KID, precision, recall). Images are changed before they are judged (`--objective.changes`),
-and the gradient of the discriminator is bounded (`--objective.penalty`).
+`--evaluators.0.classifier RUN` names a classifier, such as one of `classify_images.py`, by whose features the samples
+are compared with the test's images (FID, KID, precision, recall). Images are changed before they are judged
+(`--objective.changes`), and the gradient of the discriminator is bounded (`--objective.penalty`).
+
+    python experiments/gan.py --workdir runs/gan --data.root FASHION_MNIST --data.holdout 0.02 \
+        --model.generator.cell 7 --model.discriminator.cell 7 --train.steps 3000
+
+had FID 5.26 after 1,000 steps (5 CPU minutes, one seed, 2026-11-27) by features of a CCT of 92.7 % test accuracy, by
+which a Gaussian of each class's pixels has 1.03, and the CCT took 57.9 % of the samples for the class that was asked
+for. It has not been trained to its end.
 """
 
 from typing import Any
@@ -17,13 +25,14 @@ from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig,
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import SampleLoss
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.gan import SampledImages, Samples
+from flax_transformer.task.gan import AtOnce, SampledImages
+from flax_transformer.task.generated_image import SampleDistances, SampleGrids
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 TRANSGAN = AdversarialConfig(
-    generator=TransGANGeneratorConfig(embed=192, depths=(2, 1, 1)),
-    discriminator=TransGANDiscriminatorConfig(embed=32),
+    generator=TransGANGeneratorConfig(embed=128, depths=(2, 1), patch=2),
+    discriminator=TransGANDiscriminatorConfig(embed=96, depths=(2,), patch=4),
 )
 
 
@@ -32,11 +41,13 @@ def experiment(**parts: Any) -> Recipe:
     common = {
         "model": TRANSGAN,
         "data": LabelledImageData(shapes=DrawnShapes(noise=8.0)),
-        "examples": SampledImages(rows=64),
-        "objective": SampleLoss(changes=("translation", "cutout"), penalty_weight=0.5),
-        "evaluators": (Samples(),),
+        "examples": SampledImages(rows=32),
+        "objective": SampleLoss(
+            loss="non-saturating", changes=("translation",), penalty_weight=0.05, penalty_every=4
+        ),
+        "evaluators": (SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce())),
         "optimizer": OptimizerConfig(
-            learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
+            learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
         ),
         "train": TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500, ema=0.995),
     }  # fmt: skip

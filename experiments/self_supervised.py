@@ -1,14 +1,14 @@
-r"""Learn what images have in common without their labels, by one of eleven methods, and see what it is worth.
+r"""Learn what images have in common without their labels, by one of twelve methods, and see what it is worth.
 
     python experiments/self_supervised.py                                       # SimCLR, of drawn shapes
     python experiments/self_supervised.py dino --workdir runs/dino --data.root CIFAR10
 
 The first word is the method: `simclr`, `moco` (v2, with a queue), `moco3`, `byol`, `dino`, `ibot` compare views of an
-image; `mae` and `simmim` restore masked patches; `jigsaw`, `relative` and `rotation` are asked about the image. The
-folder has images in any form, as `classify_images.py` takes them, whose labels are in no batch of training: evaluators
-alone see them, in validation (nearest neighbours among validation images) and in the end (nearest neighbours and a
-linear probe of 1 % and 10 % of the labels). `export` is a ViT, or for `mae` a masked autoencoder, that `transformers`
-opens, and that a classifier begins with:
+image; `mae` and `simmim` restore masked patches, `beit` names them; `jigsaw`, `relative` and `rotation` are asked about
+the image. The folder has images in any form, as `classify_images.py` takes them, whose labels are in no batch of
+training: evaluators alone see them, in validation (nearest neighbours among validation images) and in the end (nearest
+neighbours and a linear probe of 1 % and 10 % of the labels). `export` is a ViT, for `mae` a masked autoencoder, for
+`beit` a BEiT, that `transformers` opens, and that a classifier begins with:
 
     python experiments/finetune_image.py probe --init runs/dino/export --data.root CIFAR10 --data.limit 450
     python experiments/finetune_image.py --init runs/dino/export --data.root CIFAR10 --data.limit 4500
@@ -32,13 +32,16 @@ from dataclasses import fields, replace
 from typing import Any
 
 from flax_transformer.data.synthetic import LabelledImageData
+from flax_transformer.models.head import with_head
 from flax_transformer.models.restore import RestorerConfig
+from flax_transformer.models.vision.beit import beit_base_patch16
 from flax_transformer.models.vision.view_encoder import ProjectorConfig, ViewEncoderConfig
 from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.models.vision.vit_mae import MAEConfig, MAEEncoderConfig
 from flax_transformer.nn import TrunkConfig, transformer_block, with_fields
 from flax_transformer.objective import (
     BYOL_CHANGES,
+    BEiTLoss,
     BYOLLoss,
     DINOLoss,
     IBOTLoss,
@@ -116,6 +119,13 @@ AUTOENCODER = MAEConfig(
         depth=2,
     ),
 )
+BEIT = with_head(
+    with_fields(
+        beit_base_patch16(image=32).backbone, patch=(4, 4), grid=(8, 8), embed=WIDTH, heads=4, inner=256, depth=6,
+        drop_path=0.0, unroll=True, mask_token=True,
+    ),
+    outputs=256, pool="every", skip=1, norm=1e-12,
+)  # fmt: skip
 RESTORER = RestorerConfig(backbone=replace(VIT, mask_token=True), embed=WIDTH, stride=4)
 PIXELS = UnlabelledImages(rows=128, uses=("fill-mask",))
 
@@ -133,6 +143,7 @@ EXPERIMENTS = {
         IBOTLoss(views=CROPS, momentum=Momentum(start=0.99), warmup_temperature=0.02, warmup_steps=100),
     ),
     "mae": experiment(AUTOENCODER, MAELoss(), family="vit_mae", examples=PIXELS),
+    "beit": experiment(BEIT, BEiTLoss(), family="beit", examples=PIXELS),
     "simmim": experiment(RESTORER, SimMIMLoss(), examples=PIXELS),
     "jigsaw": experiment(answers(24), PatchOrderLoss()),
     "relative": experiment(answers(8), RelativePositionLoss()),

@@ -49,10 +49,9 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     given = getattr(experiment, "init", "") or isinstance(getattr(experiment, "model", None), StartConfig)
     if hasattr(getattr(experiment, "examples", None), "planned") and not given:
         planned = experiment.examples.planned(size.length)
-        config = sized(
-            experiment.model, Spec(uses=(), vocab=size.vocab or planned["vocab"], multiple=planned["multiple"])
-        )
-        size = replace(size, batch=size.batch or planned["batch"], length=planned["length"], vocab=None)
+        spec = Spec(uses=(), vocab=size.vocab or planned.get("vocab"), multiple=planned.get("multiple"))
+        config = sized(experiment.model, spec)
+        size = replace(size, batch=size.batch or planned["batch"], length=planned.get("length"), vocab=None)
         return from_config(name, config, size, objective=experiment.objective, **training)
     kept = ("dtype", "params", "remat", "dropout", "accumulate", "cache")
     if size != Size(**{name: getattr(size, name) for name in kept}):

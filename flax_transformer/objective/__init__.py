@@ -45,6 +45,7 @@ from flax_transformer.objective.teacher import Momentum
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.objective.view_contrast import MoCoLoss, MoCoV3Loss, SimCLRLoss
 from flax_transformer.objective.views import BYOL_CHANGES, ViewChange, Views
+from flax_transformer.objective.visual_token import BEiTLoss
 
 __all__ = [
     "BYOL_CHANGES",
@@ -52,6 +53,7 @@ __all__ = [
     "ActionLoss",
     "AttentionRelations",
     "AttentionScoreError",
+    "BEiTLoss",
     "BYOLLoss",
     "Batch",
     "BatchStatistics",

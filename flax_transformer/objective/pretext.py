@@ -16,7 +16,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, is_right
 from flax_transformer.objective.teacher import ViewObjective
 from flax_transformer.objective.views import PLAIN, Views, row_keys
-from flax_transformer.ops import augment, cross_entropy
+from flax_transformer.ops import cross_entropy, image_transform
 from flax_transformer.ops.split_keys import split_keys
 
 ORDERS = np.array(list(permutations(range(4))), np.int32)
@@ -100,7 +100,7 @@ class PatchOrderLoss(PretextLoss):
         """Put the quarters of each image in an order."""
         keys = jax.vmap(jax.random.split)(keys)
         answers = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(ORDERS)))(keys[:, 0])
-        mixed = augment.quarters(images, jnp.array(ORDERS)[answers])
+        mixed = image_transform.quarters(images, jnp.array(ORDERS)[answers])
         if not self.gap:
             return mixed, answers
         H, W = images.shape[1:3]

@@ -4,7 +4,7 @@ Axes: B rows, V views, T S views of the teacher and of the student, P patches, E
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,9 @@ from flax_transformer.objective.teacher import (
     projected,
 )
 from flax_transformer.objective.views import check_probability, fold, masked_patches, patch_noise, unfold
+from flax_transformer.ops.koleo import koleo
 from flax_transformer.ops.norm import unit
+from flax_transformer.ops.sinkhorn import sinkhorn
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.carry import Carry
 
@@ -52,7 +54,7 @@ class DINOLoss(ViewObjective):
 
     The teacher's scores have a moving mean taken away (centring) and a low temperature (sharpening), which together
     keep it from collapse. The teacher is what is evaluated and exported. Parts of a batch give what the whole does, as
-    the mean moves once a step.
+    the mean moves once a step; not by Sinkhorn-Knopp or with KoLeo (DINOv2), which compare rows.
     """
 
     temperature: float = 0.1
@@ -67,6 +69,11 @@ class DINOLoss(ViewObjective):
     """How much of the mean of scores is kept in each step."""
     momentum: Momentum = Momentum(start=0.996)
     """Of the teacher."""
+    centring: Literal["mean", "sinkhorn"] = "mean"
+    """How prototypes are kept in use: a moving `mean` is taken from the teacher's scores, or those of the batch are
+    assigned to all prototypes alike (`sinkhorn`, three steps)."""
+    koleo: float = 0.0
+    """Weight of what keeps the vectors of the student's large crops apart, of each crop by itself; DINOv2 has 0.1."""
 
     most: ClassVar[int | None] = None
     unit: ClassVar[str] = "images"
@@ -80,6 +87,13 @@ class DINOLoss(ViewObjective):
                 f"temperatures must be positive, warmup at least 0, got {temperatures}, {self.warmup_steps}"
             )
         check_probability("centre_momentum", self.centre_momentum)
+        if self.koleo < 0:
+            raise ValueError(f"koleo must not be negative, got {self.koleo}")
+
+    @property
+    def separable(self) -> bool:
+        """Whether no row is compared with others."""
+        return self.centring == "mean" and not self.koleo
 
     @property
     def carry(self) -> Carry:
@@ -115,16 +129,37 @@ class DINOLoss(ViewObjective):
     def _taught(self, model: Any, carried: Any, views: Any, real: Bool[Array, " B"], keys: Any) -> Taught:
         taught = jax.lax.stop_gradient(projected(carried["teacher"], views[0], real, keys[1]))
         own = split_keys(keys[0], len(views))
-        scores = [projected(model, each, real, k) for each, k in zip(views, own, strict=True)]
-        loss, metrics = self.over(jnp.concatenate(scores, axis=1), taught, carried["centre"], carried["step"], real)
+        loss, metrics = self._matched(model, carried, encode(model, views[0], own[0]), views[1:], taught, real, own[1:])
         return loss, metrics, _added(carried, real, centre=taught)
+
+    def _matched(
+        self, model: Any, carried: Any, hidden: Array, small: Any, taught: Array, real: Bool[Array, " B"], keys: Any
+    ) -> Loss:
+        """Sum the loss over rows, from the student's hidden states of large crops, and the small ones."""
+        features = model.features(hidden)
+        scores = [model.project(features, real)]
+        scores += [projected(model, each, real, k) for each, k in zip(small, keys, strict=True)]
+        loss, metrics = self.over(jnp.concatenate(scores, axis=1), taught, carried["centre"], carried["step"], real)
+        if self.koleo:
+            spread = sum(koleo(features[:, view], real).sum() for view in range(features.shape[1]))
+            loss, metrics = loss + self.koleo * spread, {**metrics, "koleo": spread}
+        return loss, metrics
+
+    def answer(
+        self, teacher: Float[Array, "*R E"], centre: Float[Array, " E"], step: Array, real: Bool[Array, "*R"]
+    ) -> Float[Array, "*R E"]:
+        """Return the teacher's distributions over prototypes; only what is `real` counts, where rows are compared."""
+        if self.centring == "mean":
+            return jax.nn.softmax((teacher - centre) / self.sharpness(step))
+        scores = teacher.reshape(-1, teacher.shape[-1]) / self.sharpness(step)
+        return sinkhorn(scores, real.reshape(-1)).reshape(teacher.shape)
 
     def over(
         self, student: Float[Array, "B S E"], teacher: Float[Array, "B T E"], centre: Float[Array, " E"], step: Array,
         real: Bool[Array, " B"],
     ) -> Loss:  # fmt: skip
         """Sum the loss over rows, from scores; the first views of the student are those of the teacher."""
-        answer = jax.nn.softmax((teacher - centre) / self.sharpness(step))
+        answer = self.answer(teacher, centre, step, jnp.broadcast_to(real[:, None], teacher.shape[:2]))
         predicted = jax.nn.log_softmax(student / self.temperature)
         pairs = -jnp.einsum("bte,bse->bts", answer, predicted)
         apart = ~jnp.eye(teacher.shape[1], student.shape[1], dtype=bool)
@@ -190,10 +225,8 @@ class IBOTLoss(DINOLoss):
         )
         masks = self.masks(large, patches.shape[2], own[-1])
         hidden = encode(model, large, own[0], masked=masks)
-        scores = [model.project(model.features(hidden), real)]
-        scores += [projected(model, each, real, k) for each, k in zip(views[1:], own[1:-1], strict=True)]
         taught, patches = (jax.lax.stop_gradient(each) for each in (taught, patches))
-        whole, metrics = self.over(jnp.concatenate(scores, axis=1), taught, carried["centre"], carried["step"], real)
+        whole, metrics = self._matched(model, carried, hidden, views[1:], taught, real, own[1:-1])
         seen = model.project_patches(model.patches(hidden))
         part = self.over_patches(seen, patches, carried["patch_centre"], carried["step"], masks, real)
         carried = _added(carried, real, centre=taught, patch_centre=patches.mean(axis=1))
@@ -204,7 +237,7 @@ class IBOTLoss(DINOLoss):
         step: Array, masks: Bool[Array, "B V P"], real: Bool[Array, " B"],
     ) -> Float[Array, ""]:  # fmt: skip
         """Sum over rows the loss of masked patches, the mean over those of a crop and over crops."""
-        answer = jax.nn.softmax((teacher - centre) / self.sharpness(step))
+        answer = self.answer(teacher, centre, step, masks & real[:, None, None])
         losses = -jnp.sum(answer * jax.nn.log_softmax(student / self.temperature), axis=-1)
         each = jnp.sum(jnp.where(masks, losses, 0.0), axis=2) / jnp.maximum(masks.sum(axis=2), 1)
         return jnp.sum(jnp.where(real, each.mean(axis=1), 0.0))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops import augment
+from flax_transformer.ops import image_transform
 from flax_transformer.ops.row_random import drawn, keys_of_rows
 from flax_transformer.parallel import constrain
 
@@ -58,21 +58,25 @@ class ViewChange:
     def __call__(self, images: Images, key: PRNGKeyArray) -> Images:
         """Change images, whose values are between 0 and 1."""
         keys = iter(jax.random.split(key, 10))
-        images = augment.flip(images, _chance(next(keys), len(images), self.flip))
-        steps = (augment.brighten, augment.contrast, augment.saturate)
+        images = image_transform.flip(images, _chance(next(keys), len(images), self.flip))
+        steps = (image_transform.brighten, image_transform.contrast, image_transform.saturate)
         changed = images
         for step, strength in zip(steps, self.jitter, strict=False):
             factor = _uniform(next(keys), len(images), 1 - strength, 1 + strength)
             changed = step(changed, factor) if strength else changed
         turn = _uniform(next(keys), len(images), -self.jitter[3], self.jitter[3])
-        changed = augment.turn_hue(changed, turn) if self.jitter[3] else changed
-        images = augment.where(_chance(next(keys), len(images), self.jitter_share), changed, images)
-        images = augment.where(_chance(next(keys), len(images), self.grey), augment.grey(images), images)
+        changed = image_transform.turn_hue(changed, turn) if self.jitter[3] else changed
+        images = image_transform.where(_chance(next(keys), len(images), self.jitter_share), changed, images)
+        images = image_transform.where(
+            _chance(next(keys), len(images), self.grey), image_transform.grey(images), images
+        )
         which, sigma = _chance(next(keys), len(images), self.blur), _uniform(next(keys), len(images), *self.sigma)
         if self.blur:
-            images = augment.where(which, augment.blur(images, sigma, augment.blur_width(images.shape[1])), images)
+            images = image_transform.where(
+                which, image_transform.blur(images, sigma, image_transform.blur_width(images.shape[1])), images
+            )
         which = _chance(next(keys), len(images), self.solarise)
-        return augment.where(which, augment.solarise(images), images) if self.solarise else images
+        return image_transform.where(which, image_transform.solarise(images), images) if self.solarise else images
 
 
 PLAIN = ViewChange(jitter=(0.0, 0.0, 0.0, 0.0), jitter_share=0.0, grey=0.0, blur=0.0)
@@ -151,11 +155,11 @@ class Views:
         for number, change in enumerate(changes):
             if key is None:
                 whole = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0, 1.0], images.dtype), (len(images), 4))
-                made.append(augment.crop_resize(pixels, whole, size))
+                made.append(image_transform.crop_resize(pixels, whole, size))
                 continue
             keys = jax.random.split(jax.random.fold_in(key, number))
             boxes = crop_boxes(keys[0], len(images), area, self.aspect)
-            made.append(change(jnp.clip(augment.crop_resize(pixels, boxes, size), 0.0, 1.0), keys[1]))
+            made.append(change(jnp.clip(image_transform.crop_resize(pixels, boxes, size), 0.0, 1.0), keys[1]))
         return constrain((jnp.stack(made, axis=1) - mean) / std, "batch", None, None, None, None)
 
 

@@ -3,52 +3,24 @@
 Axes: B images, H W height and width in pixels, C channels.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.data.examples import Arrays
-from flax_transformer.data.image import ImageRows, Normalise, each_image_once
 from flax_transformer.data.table import DataSet
 from flax_transformer.decode.diffusion import Sampler, denoise, guided
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.diffusers_folder import scheduler_fields
+from flax_transformer.nn.config import check_at_least
 from flax_transformer.ops.diffusion import normal_of_rows
+from flax_transformer.task.generation import Generation, HeldForGeneration
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import normalised
 from flax_transformer.task.opened import Context, Opened
-
-ROWS = 64
-"""Images that are generated together."""
-
-
-@frozen
-class HeldForGeneration:
-    """Images that generated ones are compared with, and how a model sees them."""
-
-    images: Mapping[str, tuple[Any, ...]]
-    """Those of each split, then the transforms that make them one size."""
-    normalise: Normalise
-    classes: tuple[str, ...]
-    rows: int
-    """Images of a batch."""
-
-    def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
-        """Return batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
-        images, *fixed = self.images[split]
-        if most is not None and most < len(images):
-            images = images.take(np.random.default_rng(0).permutation(len(images))[:most])
-        return each_image_once(images, *fixed, rows=self.rows, collate=ImageRows())
-
-    def pixels(self, split: str, most: int | None = None) -> UInt8[np.ndarray, "B H W C"]:
-        """Return the images of a split, or so many of them at random, as bytes."""
-        found = [batch["inputs"]["images"][batch["weights"] > 0] for batch in self.batches(split, most)]
-        return np.concatenate(found)
 
 
 @frozen
@@ -64,43 +36,63 @@ class ImagesOfClasses(LabelledImages):
             classes=tuple(found.classes),
             rows=context.held_rows(self.rows),
         )
-        return replace(opened, spec=replace(opened.spec, uses=("image-generation",)), held=held)
+        sampler = getattr(context.objective, "sampler", None)
+        return replace(
+            opened, spec=replace(opened.spec, uses=("image-generation",)), held=held,
+            generation=scheduler_fields(sampler(1)) if sampler is not None else {},
+        )  # fmt: skip
 
 
-def sample_images(
-    model: Any,
-    sampler: Sampler,
-    classes: Int[np.ndarray, "B"],
-    *,
-    guidance: float = 1.0,
-    seed: int = 0,
-    rows: int = ROWS,
-) -> Float[np.ndarray, "B H W C"]:
-    """Generate an image of each class, as the model sees images; image i depends on the seed, i and its class alone.
+@frozen
+class Denoised(Generation):
+    """Take noise away by a sampler."""
 
-    Args:
-      model: a `DiT`.
-      sampler: how noise is taken away.
-      classes: their numbers; `model.cfg.null` asks for no class.
-      guidance: scale of classifier-free guidance; 1 for none.
-      rows: images that are generated together.
-    """
-    key, found = jax.random.key(seed), []
-    for first in range(0, len(classes), rows):
-        numbers = np.arange(first, first + rows)  # the last batch is filled up, so that one program makes all
-        labels = np.resize(classes[first : first + rows], rows).astype(np.int32)
-        noise = noise_of(model, key, numbers)
-        found.append(np.asarray(from_noise(model, sampler, noise, labels, guidance, key=key, rows=numbers)))
-    return np.concatenate(found)[: len(classes)]
+    sampler: Sampler
+    """How, step by step."""
+    guidance: float = 1.0
+    """Scale of classifier-free guidance; 1 for none."""
+
+    def noise(self, model: Any, key: PRNGKeyArray, numbers: Int[Array, "B"]) -> Float[Array, "B H W C"]:
+        """Draw the noise that images of these numbers begin as."""
+        return normal_of_rows(jax.random.fold_in(key, 0), jnp.asarray(numbers), model.cfg.shape)
+
+    def images(
+        self, model: Any, noise: Float[Array, "B H W C"], classes: Int[Array, "B"], *, key: PRNGKeyArray,
+        numbers: Int[Array, "B"],
+    ) -> Float[Array, "B H W C"]:  # fmt: skip
+        """Generate images of given noise; `model.cfg.null` asks for no class.
+
+        Args:
+          numbers: of the images, by which steps draw that add noise.
+        """
+        return _from_noise(model, self.sampler, noise, classes, self.guidance, key=key, rows=numbers)
 
 
-def noise_of(model: Any, key: PRNGKeyArray, rows: Int[np.ndarray, "B"]) -> Float[Array, "B H W C"]:
-    """Draw the noise that images of these numbers begin as."""
-    return normal_of_rows(jax.random.fold_in(key, 0), jnp.asarray(rows), model.cfg.shape)
+@frozen
+class Denoising(Generation):
+    """Take noise away in so many steps, by the process that the objective has trained."""
+
+    steps: int = 25
+    """Calls of the model, of guidance twice as many."""
+    guidance: float = 2.0
+    """Scale of classifier-free guidance; 1 for none."""
+
+    def __post_init__(self):
+        check_at_least(self, 1, "steps")
+        check_at_least(self, 0, "guidance")
+
+    def of(self, objective: Any) -> Denoised:
+        """Return it with the sampler of an objective."""
+        return Denoised(sampler=objective.sampler(self.steps), guidance=self.guidance)
+
+    @property
+    def caption(self) -> str:
+        """Guidance and steps."""
+        return f"guidance {self.guidance:g}, {self.steps} steps"
 
 
 @partial(jax.jit, static_argnums=(1, 4))
-def from_noise(
+def _from_noise(
     model: Any,
     sampler: Sampler,
     noise: Float[Array, "B H W C"],
@@ -110,12 +102,6 @@ def from_noise(
     key: PRNGKeyArray,
     rows: Int[Array, "B"],
 ) -> Float[Array, "B H W C"]:
-    """Generate images of given noise.
-
-    Args:
-      rows: their numbers, by which steps draw that add noise.
-    """
-
     def predict(x: Array, times: Array, labels: Array) -> Array:
         return model.predict(x, times, labels if model.cfg.classes else None)
 

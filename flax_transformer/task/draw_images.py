@@ -17,10 +17,10 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.hub.diffusers_folder import read_sampler
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.nn.config import check_at_least
-from flax_transformer.objective import SampleLoss
 from flax_transformer.task.checkpoint import require_use
-from flax_transformer.task.diffusion import sample_images
+from flax_transformer.task.diffusion import Denoised
 from flax_transformer.task.gan import sample_run
+from flax_transformer.task.generation import sample_images
 from flax_transformer.task.image_generation import in_rows, save_pixels, strip
 from flax_transformer.task.image_input import image_bytes, normalised, seen_by
 from flax_transformer.task.run import open_run
@@ -60,7 +60,7 @@ def draw_by_run(workdir: str | Path, drawing: Drawing) -> UInt8[np.ndarray, "B H
       ValueError: a class by name or one that it does not know, guidance or steps.
     """
     folder = RunFolder(Path(workdir))
-    if not folder.config.is_file() or not isinstance(read_experiment(folder).objective, SampleLoss):
+    if not folder.config.is_file() or not hasattr(getattr(read_experiment(folder), "examples", None), "generation"):
         return None
     if drawing.guidance is not None or drawing.steps is not None or drawing.temperature != 1:
         raise ValueError("a generator makes images of noise at once, without guidance, steps or temperature, got some")
@@ -80,7 +80,7 @@ def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, 
     require_use(pretrained, "image-generation", "images")
     sampler = read_sampler(pretrained.generation, 50 if drawing.steps is None else drawing.steps)
     labels, guidance = _labels(pretrained, drawing), 1.0 if drawing.guidance is None else drawing.guidance
-    images = sample_images(pretrained.model, sampler, labels, guidance=guidance, seed=drawing.seed)
+    images = sample_images(pretrained.model, Denoised(sampler=sampler, guidance=guidance), labels, seed=drawing.seed)
     normalise = _normalise(pretrained)
     return images if normalise is None else image_bytes(images, normalise.mean, normalise.std)
 

@@ -1,6 +1,6 @@
 """What every evaluator is given, and what it returns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -31,6 +31,14 @@ class Finished:
     seed: int = 0
     before: Mapping[str, float] = field(default_factory=dict)
     """Validation metrics of the model that training began with; empty where it was new."""
+    computed: dict[Any, Any] = field(default_factory=dict)
+    """What evaluators have computed that others need too: see `once`."""
+
+    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """Return what has been computed under a name, by any evaluator; compute it where it has not."""
+        if name not in self.computed:
+            self.computed[name] = compute()
+        return self.computed[name]
 
 
 @frozen

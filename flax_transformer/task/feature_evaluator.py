@@ -3,7 +3,7 @@
 Axes: N Q images, D width.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -60,11 +60,21 @@ class FeatureEvaluator(Evaluator):
         labels = np.asarray(held.train["label"])
         count = min(max(count, len(held.classes)), len(labels))
         names = [str(number) for number in range(len(labels))]
-        return self.features(finished.model, held.train_batches(stratified_subset(names, labels, count, seed=0)))
+        return finished.once(
+            (self.features, "train", count),
+            lambda: self.features(finished.model, held.train_batches(stratified_subset(names, labels, count, seed=0))),
+        )
 
     def asked(self, finished: Finished) -> tuple[Vectors, Int[np.ndarray, " Q"]]:
-        """Return vectors and labels of the test images."""
-        return self.features(finished.model, finished.opened.test())
+        """Return vectors and labels of the test images, which all evaluators of the same features share."""
+        return finished.once((self.features, "test"), lambda: self.features(finished.model, finished.opened.test()))
+
+    def looked_at(self, finished: Finished, most: int) -> tuple[Vectors, Int[np.ndarray, " N"]]:
+        """Return vectors and labels of the first validation images, shared likewise."""
+        return finished.once(
+            (self.features, "validation", most),
+            lambda: self.features(finished.model, finished.opened.validation(), most),
+        )
 
 
 @frozen
@@ -93,9 +103,9 @@ class NearestNeighbours(FeatureEvaluator):
                 f"{self.neighbours}, {self.validation}, {self.train} and {self.temperature}"
             )
 
-    def validate(self, model: Any, batches: Iterable[Any]) -> Mapping[str, float]:
+    def watch(self, finished: Finished, step: int) -> Mapping[str, float]:
         """Classify validation images by each other."""
-        vectors, labels = self.features(model, batches, self.validation)
+        vectors, labels = self.looked_at(finished, self.validation)
         vectors, k = unit_rows(vectors), min(self.neighbours, len(vectors) - 1)
         if k < 1:
             return {}
@@ -190,9 +200,9 @@ class EmbeddingRank(FeatureEvaluator):
         if self.validation < 2 or not 0 <= self.least < 1:
             raise ValueError(f"validation must be at least 2, least in [0, 1), got {self.validation} and {self.least}")
 
-    def validate(self, model: Any, batches: Iterable[Any]) -> Mapping[str, float]:
+    def watch(self, finished: Finished, step: int) -> Mapping[str, float]:
         """Measure the rank of vectors of validation images; print a sentence where they collapse."""
-        vectors = self.features(model, batches, self.validation)[0]
+        vectors = self.looked_at(finished, self.validation)[0]
         rank = effective_rank(vectors)
         if sentence := self.collapse(rank, *vectors.shape):
             print(sentence, flush=True)

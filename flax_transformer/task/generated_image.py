@@ -18,8 +18,9 @@ from flax_transformer.models.head import Classifier
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.sample import SAMPLES, save_image
 from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint, require_use
-from flax_transformer.task.diffusion import HeldForGeneration, from_noise, noise_of, sample_images
+from flax_transformer.task.diffusion import Denoising
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.generation import Generation, HeldForGeneration, sample_images
 from flax_transformer.task.image_generation import strip
 from flax_transformer.task.image_input import image_bytes
 
@@ -79,29 +80,22 @@ def distances(real: Seen, generated: Seen, asked: Int[np.ndarray, "B"]) -> dict[
 
 
 @frozen
-class Guided(Evaluator):
+class GeneratedImages(Evaluator):
     """What evaluators of generated images have in common: how they generate them."""
 
     takes: ClassVar[type] = HeldForGeneration
 
-    steps: int = 25
-    """Calls of the model, of guidance twice as many."""
-    guidance: float = 2.0
-    """Scale of classifier-free guidance; 1 for none."""
-
-    def __post_init__(self):
-        check_at_least(self, 1, "steps")
-        check_at_least(self, 0, "guidance")
+    how: Generation = Denoising()
+    """How images are made: `Denoising` in steps, or `AtOnce` by a generator."""
 
     def generate(self, finished: Finished, classes: Int[np.ndarray, "B"]) -> UInt8[np.ndarray, "B H W C"]:
         """Generate an image of each class, as bytes."""
-        sampler = finished.objective.sampler(self.steps)
-        images = sample_images(finished.model, sampler, classes, guidance=self.guidance, seed=finished.seed)
-        return _bytes(finished, images)
+        generation = self.how.of(finished.objective)
+        return _bytes(finished, sample_images(finished.model, generation, classes, seed=finished.seed))
 
 
 @frozen
-class SampleDistances(Guided):
+class SampleDistances(GeneratedImages):
     """Measure how far generated images are from the test images, by the features of a classifier.
 
     Without one nothing is measured: features of another kind would give numbers that mean nothing.
@@ -118,7 +112,6 @@ class SampleDistances(Guided):
     """Images that are generated at each evaluation during training, compared with validation images; 0 for none."""
 
     def __post_init__(self):
-        super().__post_init__()
         check_at_least(self, 4, "count")
         check_at_least(self, 0, "watched")
 
@@ -154,7 +147,7 @@ class SampleDistances(Guided):
 
 
 @frozen
-class SampleGrids(Guided):
+class SampleGrids(GeneratedImages):
     """Show generated images: a row of each class, over training too; beside some the nearest training image, and what
     lies between two."""
 
@@ -166,7 +159,6 @@ class SampleGrids(Guided):
     """Training images among which the nearest are sought."""
 
     def __post_init__(self):
-        super().__post_init__()
         check_at_least(self, 2, "columns")
         check_at_least(self, 1, "most", "searched")
 
@@ -181,7 +173,7 @@ class SampleGrids(Guided):
         """Show the model."""
         root, held, grid = finished.folder.root, finished.opened.held, self._grid(finished)
         classes = held.classes[: self.most]
-        said = f"guidance {self.guidance:g}, {self.steps} steps; rows are {', '.join(classes)}"
+        said = "; ".join(filter(None, (self.how.caption, f"rows are {', '.join(classes)}")))
         samples = [_sample(root, "generated", strip(grid, edge=32), "generated images", said)]
         samples += [
             {"picture": f"{SAMPLES}/{file.name}", "source": f"step {int(file.stem.partition('-')[2])}", "wide": True,
@@ -211,12 +203,11 @@ class SampleGrids(Guided):
 
     def _between(self, finished: Finished) -> UInt8[np.ndarray, "B H W C"]:
         """Generate images of noise that goes from one draw to another along a great circle, all of the first class."""
-        model, key = finished.model, jax.random.key(finished.seed)
-        one, two = noise_of(model, key, np.array([0, 1]))
-        angle = jnp.linspace(0, np.pi / 2, self.columns)[:, None, None, None]
-        noise, numbers = jnp.cos(angle) * one + jnp.sin(angle) * two, np.arange(self.columns)
-        sampler = finished.objective.sampler(self.steps)
-        images = from_noise(model, sampler, noise, np.zeros_like(numbers), self.guidance, key=key, rows=numbers)
+        model, key, how = finished.model, jax.random.key(finished.seed), self.how.of(finished.objective)
+        one, two = how.noise(model, key, jnp.array([0, 1]))
+        angle = jnp.linspace(0, np.pi / 2, self.columns).reshape(-1, *(1,) * one.ndim)
+        noise, numbers = jnp.cos(angle) * one + jnp.sin(angle) * two, jnp.arange(self.columns)
+        images = how.images(model, noise, jnp.zeros_like(numbers), key=key, numbers=numbers)
         return _bytes(finished, np.asarray(images))
 
 

@@ -56,6 +56,8 @@ class Opened:
     """Fields of the objective that only the data or the checkpoint know, as the token that stands for none."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """How the checkpoint generates, in the fields of its file; empty where its family says it, or it does not."""
 
 
 @frozen

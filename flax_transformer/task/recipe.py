@@ -16,7 +16,6 @@ from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.compress.straight_through import Ranged, check_trainable, round_in_training, settle
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
-from flax_transformer.hub.diffusers_folder import scheduler_fields
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.quantized.model import dequantize_model, plain, quantized_kernels
@@ -232,9 +231,8 @@ class _Run:
 
     def export(self, model: Any) -> hub.Pretrained:
         """Wrap a model as a checkpoint: all of it, or the part that it says is `exported`."""
-        made = self._checkpoint(model)
-        sampler = getattr(self.recipe.objective, "sampler", None)
-        return made if sampler is None else replace(made, generation=Fields.of(scheduler_fields(sampler(1))))
+        made, said = self._checkpoint(model), self.opened.generation
+        return replace(made, generation=Fields.of(said)) if said else made
 
     def _checkpoint(self, model: Any) -> hub.Pretrained:
         """Wrap a model as a checkpoint that does not say yet how it generates."""

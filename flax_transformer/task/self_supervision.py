@@ -24,6 +24,8 @@ from flax_transformer.task.image_input import Augment, HeldImages, normalised, o
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.spec import Spec
 
+SEEN = 1_024
+"""Images that an objective sees before training, where it learns from them."""
 Pool = Literal["first", "mean"]
 """The vector of an image: the class token, or the mean of the patches."""
 
@@ -69,6 +71,10 @@ class UnlabelledImages(LabelledImages):
         if self.augment != Augment():
             raise ValueError("views are changed on the device (--objective.views), got options of augment")
 
+    def planned(self, length: int | None = None) -> dict[str, Any]:
+        """Return the rows of a batch, without reading data: images have the size that the model's config says."""
+        return {"batch": self.rows}
+
     def open(self, data: Any, context: Context) -> Opened:
         """Open the images, and refuse those that the objective cannot learn from.
 
@@ -104,8 +110,20 @@ class UnlabelledImages(LabelledImages):
                 classes=found.classes,
             ),
             processor=processor_of(fixed, normalise),
-            objective={"views": replace(objective.views, mean=normalise.mean, std=normalise.std)},
+            objective={
+                "views": replace(objective.views, mean=normalise.mean, std=normalise.std),
+                **self._learned(objective, train, fixed, context.seed),
+            },
         )  # fmt: skip
+
+    def _learned(self, objective: Any, train: Table, fixed: tuple[Any, ...], seed: int) -> dict[str, Any]:
+        """Let an objective that learns from images before training, as words of patches, see some of them."""
+        if not hasattr(objective, "learned"):
+            return {}
+        some = train.take(np.random.default_rng(seed).permutation(len(train))[:SEEN])
+        batches = each_image_once(some, *fixed, rows=self.rows, collate=ImageRows())
+        found = [each["inputs"]["images"][each["weights"] > 0] for each in batches]
+        return objective.learned(np.concatenate(found), seed)
 
 
 def encoder_of(model: Any) -> Any:

@@ -17,11 +17,13 @@ from flax_transformer.train.carry import carry_of, is_separable
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import make_train_step
 from tests.contract import objectives
-from tests.contract.objectives import CASES, B, case, learnt
+from tests.contract.objectives import CASES, case, learnt
+from tests.contract.toys import B
 from tests.fake_devices import on_eight
 
 APART = [
-    "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "LateInteractionLoss", "MatchLoss",
+    "BYOLLoss", "BatchStatistics", "ContrastiveLoss", "CoSENTLoss", "DINOLoss by Sinkhorn-Knopp",
+    "IBOTLoss by Sinkhorn-Knopp", "LateInteractionLoss", "MatchLoss",
     "MatryoshkaLoss of all pairs", "MoCoLoss", "MoCoV3Loss", "MultipleNegativesRankingLoss", "SampleLoss",
     "SigmoidLoss", "SimCLRLoss",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from flax_transformer.metric.structural_similarity import structural_similarity
 from flax_transformer.ops.adversarial import ADVERSARIAL_LOSSES, gradient_penalty, r1_penalty
-from flax_transformer.ops.image_augment import CHANGES, differentiable_augment
+from flax_transformer.ops.differentiable_augment import CHANGES, differentiable_augment
 from flax_transformer.ops.pixel_shuffle import pixel_shuffle
 from flax_transformer.train.game import Player, alternate
 

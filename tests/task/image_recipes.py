@@ -25,7 +25,8 @@ from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig,
 from flax_transformer.objective import CycleLoss, ImageLoss, PairedLoss, SampleLoss
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import train
-from flax_transformer.task.gan import SampledImages, Samples
+from flax_transformer.task.gan import AtOnce, SampledImages
+from flax_transformer.task.generated_image import SampleDistances, SampleGrids
 from flax_transformer.task.image_input import Augment
 from flax_transformer.task.image_to_image import ColourImages, PairedImages, UnpairedImages, UpscaleImages
 from flax_transformer.task.image_translation import ImageTranslations
@@ -80,7 +81,7 @@ RECIPES = {
         data=LabelledImageData(shapes=DrawnShapes(train=24, held_out=6, size=8)),
         examples=SampledImages(rows=8),
         objective=SampleLoss(changes=("translation", "cutout"), penalty="r1"),
-        evaluators=(Samples(columns=2),),
+        evaluators=(SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce(), columns=2, searched=10)),
     ),
 }  # fmt: skip
 

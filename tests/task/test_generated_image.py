@@ -19,10 +19,11 @@ from flax_transformer.hub.diffusers_folder import read_sampler, scheduler_fields
 from flax_transformer.models.vision.dit import dit
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.ops.diffusion import NoiseSchedule
-from flax_transformer.task.diffusion import sample_images
+from flax_transformer.task.diffusion import Denoised, Denoising
 from flax_transformer.task.draw_images import Drawing, draw_images, write_images
 from flax_transformer.task.experiment import train
 from flax_transformer.task.generated_image import SampleDistances, SampleGrids, Seen, distances
+from flax_transformer.task.generation import sample_images
 from flax_transformer.task.image_generation import palette_processor
 from flax_transformer.task.image_input import image_bytes, normalised
 from flax_transformer.task.spec import Spec, sized
@@ -47,7 +48,7 @@ def short(name="flow", steps=4, **changes):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "flow"
-    grids = SampleGrids(columns=2, steps=2, searched=10)
+    grids = SampleGrids(how=Denoising(steps=2), columns=2, searched=10)
     return folder, train(short(evaluators=(SampleDistances(), grids)), folder)
 
 
@@ -110,11 +111,10 @@ def test_the_command_generates_images_of_classes(finished, tmp_path, capsys):
 def test_images_of_a_seed_are_the_same_in_batches_of_any_size():
     model = hub.load(GOLDEN / "dit").model
     classes = np.arange(5) % 4
-    whole = sample_images(model, Euler(steps=2), classes, guidance=1.5, seed=1)
-    np.testing.assert_allclose(
-        sample_images(model, Euler(steps=2), classes, guidance=1.5, seed=1, rows=2), whole, atol=1e-5
-    )
-    assert np.abs(sample_images(model, Euler(steps=2), classes, guidance=1.5, seed=2) - whole).max() > 0.1
+    how = Denoised(sampler=Euler(steps=2), guidance=1.5)
+    whole = sample_images(model, how, classes, seed=1)
+    np.testing.assert_allclose(sample_images(model, how, classes, seed=1, rows=2), whole, atol=1e-5)
+    assert np.abs(sample_images(model, how, classes, seed=2) - whole).max() > 0.1
 
 
 def test_bytes_are_what_was_normalised():

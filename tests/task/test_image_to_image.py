@@ -16,7 +16,8 @@ from flax_transformer.models.vision.image_to_image import generator_of
 from flax_transformer.objective import CycleLoss
 from flax_transformer.task.draw_images import Drawing, draw_by_run
 from flax_transformer.task.experiment import train
-from flax_transformer.task.gan import sample_images, sample_run
+from flax_transformer.task.gan import AtOnce, sample_run
+from flax_transformer.task.generation import sample_images
 from flax_transformer.task.image_to_image import ColourImages, PairedImages, SmallAndLarge, grey_and_colour
 from flax_transformer.task.opened import Context
 from flax_transformer.task.recipe import Recipe
@@ -207,8 +208,8 @@ def test_the_command_gives_what_the_model_does(runs, tmp_path, capsys):
 @pytest.mark.proves("transgan", "train", "[`gan`](../experiments/gan.py), resumed bit for bit")
 def test_samples_of_a_run_depend_on_their_number_and_class_alone(runs):
     run = open_run(runs("noise"))
-    some = sample_images(run.model, np.array([0, 1, 2]), seed=3)
-    more = sample_images(run.model, np.array([0, 3, 2, 1]), seed=3, rows=2)
+    some = sample_images(run.model, AtOnce(), np.array([0, 1, 2]), seed=3)
+    more = sample_images(run.model, AtOnce(), np.array([0, 3, 2, 1]), seed=3, rows=2)
     np.testing.assert_allclose(more[[0, 2]], some[[0, 2]], atol=1e-5)
     assert np.abs(more[1] - some[1]).max() > 1e-4
     assert sample_run(run, 5).shape == (5, 8, 8, 3)
@@ -222,7 +223,7 @@ def test_samples_of_a_run_depend_on_their_number_and_class_alone(runs):
     with pytest.raises(ValueError, match="classes must be numbers from 0 to 3, got 4"):
         sample_run(run, 2, classes=(4,))
     with pytest.raises(ValueError, match="by a TransGANGenerator, got TransGANDiscriminator"):
-        sample_images(run.model.discriminator, np.array([0]))
+        sample_images(run.model.discriminator, AtOnce(), np.array([0]))
     with pytest.raises(ValueError, match="by an ImageToImage, got TransGANGenerator"):
         generator_of(run.model)
 
@@ -240,15 +241,16 @@ def test_samples_are_measured_by_the_features_of_a_classifier(runs, tmp_path):
     from flax_transformer.nn import with_fields
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.evaluator import Finished
-    from flax_transformer.task.gan import Samples
-    from flax_transformer.task.generated_image import see_images
+    from flax_transformer.task.generated_image import SampleDistances, SampleGrids, see_images
     from flax_transformer.task.image_input import processor_of
 
     encoder = with_fields(vit_encoder("tiny", 4, image=8), embed=8, heads=2, inner=8, depth=1)
     config = with_head(encoder, outputs=4, pool="first")
     model = config.build(nnx.Rngs(0))
     half = Normalise(mean=(0.5,) * 3, std=(0.5,) * 3)
-    hub.save(hub.wrap(model, "ViTForImageClassification", processor=processor_of((), half, "ViT")), tmp_path / "vit")
+    names = opened(RECIPES["noise"].examples, RECIPES["noise"].data, tmp_path).fields
+    made = hub.wrap(model, "ViTForImageClassification", processor=processor_of((), half, "ViT"), **names)
+    hub.save(made, tmp_path / "vit")
     images = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 3)).astype(np.uint8)
     found = see_images(open_checkpoint(tmp_path / "vit"), images).features
     values = images.astype(np.float32) / 127.5 - 1
@@ -262,7 +264,8 @@ def test_samples_are_measured_by_the_features_of_a_classifier(runs, tmp_path):
         objective=recipe.objective,
         folder=folder,
     )
-    shown = Samples(classifier=str(tmp_path / "vit"), count=6, columns=2)(finished)
-    assert {"fid", "kid", "precision", "recall", "loss"} <= shown.metrics.keys()
-    assert shown.metrics["fid"] > 0
-    assert PIL.Image.open(tmp_path / shown.samples[0]["picture"]).size == (16, 32)
+    measured = SampleDistances(how=AtOnce(), classifier=str(tmp_path / "vit"), count=6)(finished).metrics
+    assert measured.keys() == {"fid", "kid", "precision", "recall", "asked_class"}
+    assert measured["fid"] > 0
+    shown = SampleGrids(how=AtOnce(), columns=2, searched=10)(finished)
+    assert PIL.Image.open(tmp_path / shown.samples[0]["picture"]).size == (2 * 34 - 2, 4 * 34 - 2)

@@ -14,6 +14,7 @@ from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
 from flax_transformer.metric.effective_rank import effective_rank
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import BYOLLoss, MoCoLoss, SimCLRLoss, Views
+from flax_transformer.task.evaluator import Finished
 from flax_transformer.task.experiment import train
 from flax_transformer.task.feature_evaluator import (
     EmbeddingMap,
@@ -24,7 +25,7 @@ from flax_transformer.task.feature_evaluator import (
 )
 from flax_transformer.task.image_input import Augment
 from flax_transformer.task.opened import Context
-from flax_transformer.task.self_supervision import UnlabelledImages
+from flax_transformer.task.self_supervision import Features, UnlabelledImages
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -50,7 +51,9 @@ def small(name, steps=2, **changes):
         objective, sizes = replace(objective, queue=16), {**sizes, "groups": 2}
     if name == "relative":
         objective = replace(objective, gap=0)
-    if name in ("mae", "simmim"):
+    if name == "beit":
+        model, objective = with_fields(model, grid=(3, 3), outputs=8), replace(objective, words=8)
+    if name in ("mae", "simmim", "beit"):
         model = with_fields(model, **{n: v for n, v in sizes.items() if n != "hidden"})
     elif hasattr(model, "projector"):
         # The predictor's width is the projector's, not the encoder's.
@@ -87,7 +90,7 @@ def test_every_method_trains_measures_and_exports(name, tmp_path):
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert all((tmp_path / each["picture"]).is_file() for each in samples)
     config = json.loads((tmp_path / "export/config.json").read_text())
-    kinds = {"mae": "ViTMAEForPreTraining", "simmim": "ViTForMaskedImageModeling"}
+    kinds = {"mae": "ViTMAEForPreTraining", "simmim": "ViTForMaskedImageModeling", "beit": "BeitForMaskedImageModeling"}
     assert config["architectures"] == [kinds.get(name, "ViTModel")]
     assert hub.load(tmp_path / "export").model.cfg is not None
 
@@ -159,22 +162,43 @@ def held(images, labels):
     return [{"inputs": {"images": images.astype(np.float32)}, "labels": labels, "weights": weights}]
 
 
-def test_neighbours_rank_and_collapse_are_told(capsys):
+def looked_at(folder, images, labels):
+    """Make a run at an evaluation, whose model's vectors are its validation images."""
+    context, objective = Context(folder=RunFolder(folder), objective=SimCLRLoss()), SimCLRLoss()
+    opened = replace(UnlabelledImages(rows=8).open(SHAPES, context), validation=lambda: held(images, labels))
+    return Finished(model=Known(), pretrained=None, opened=opened, objective=objective, folder=context.folder)
+
+
+def test_neighbours_rank_and_collapse_are_told(capsys, tmp_path):
     draw, labels = np.random.default_rng(0), np.arange(40) % 2
     apart = draw.normal(size=(40, 4)) + np.eye(4)[labels] * 9
-    batches = held(apart.reshape(40, 2, 2, 1), labels)
-    assert NearestNeighbours(neighbours=5).validate(Known(), batches)["knn_accuracy"] == 1.0
-    rank = EmbeddingRank().validate(Known(), batches)["effective_rank"]
+    run = looked_at(tmp_path, apart.reshape(40, 2, 2, 1), labels)
+    assert NearestNeighbours(neighbours=5).watch(run, 1)["knn_accuracy"] == 1.0
+    capsys.readouterr()
+    rank = EmbeddingRank().watch(run, 1)["effective_rank"]
     assert 2.5 < rank <= 4
     assert capsys.readouterr().out == ""
     line = draw.normal(size=(40, 1)) * np.ones((1, 64))
-    rank = EmbeddingRank().validate(Known(), held(line.reshape(40, 8, 8, 1), labels))["effective_rank"]
+    rank = EmbeddingRank().watch(looked_at(tmp_path, line.reshape(40, 8, 8, 1), labels), 1)["effective_rank"]
     assert rank == pytest.approx(1.0, abs=0.01)
     assert "the vectors collapse: those of 40 held-out images have an effective rank of 1.0, of 64" in (
         capsys.readouterr().out
     )
     assert effective_rank(np.ones((5, 3))) == 0.0
     assert effective_rank(np.concatenate([np.eye(3), -np.eye(3)])) == pytest.approx(3.0)
+
+
+def test_evaluators_of_the_same_features_share_them(tmp_path, monkeypatch):
+    """Images are encoded once for all that look at them, and again where vectors are made in another way."""
+    draw, calls = np.random.default_rng(0), []
+    run = looked_at(tmp_path, draw.normal(size=(40, 2, 2, 1)), np.arange(40) % 2)
+    call = Features.__call__
+    monkeypatch.setattr(Features, "__call__", lambda self, *given: calls.append(self.pool) or call(self, *given))
+    NearestNeighbours().watch(run, 1)
+    EmbeddingRank().watch(run, 1)
+    assert calls == ["mean"]
+    EmbeddingRank(features=Features(pool="first")).watch(run, 1)
+    assert calls == ["mean", "first"]
 
 
 def test_neighbours_vote_as_in_scikit_learn():

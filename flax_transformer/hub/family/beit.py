@@ -86,6 +86,10 @@ def _naming(fields: Fields) -> ClassifierConfig:
     return with_head(config, outputs=vocab, pool="every", skip=1, norm=eps)
 
 
+def _write_words(config: ClassifierConfig) -> dict[str, Any]:
+    return {"vocab_size": config.head.outputs}
+
+
 LAYER = "encoder.layer.{}"
 BIASES = "relative_position_bias.relative_position_bias_table"
 _fit = fitted_biases(vit.grid, tokens=3)
@@ -128,7 +132,7 @@ FAMILIES = {
             ),
             "BeitForMaskedImageModeling": Architecture(
                 _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
-                at="backbone.", ignored=LARGER[:2], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
+                _write_words, at="backbone.", ignored=LARGER[:2], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
             ),
         },
         table=TABLE,

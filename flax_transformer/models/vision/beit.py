@@ -5,6 +5,7 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens a
 """
 
 from dataclasses import replace
+from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -31,6 +32,16 @@ class BeitConfig(ViTConfig):
 
     shared: GridBiasConfig | None = None
     """Biases for distances that all blocks share; None: each has its own, or none."""
+
+    def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Set the grid whose distances have biases, where the fields of another image are given."""
+
+        def on_grid(table: GridBiasConfig | None) -> GridBiasConfig | None:
+            return table and replace(table, grid=fields["patches"].grid)
+
+        block = fields["block"]
+        attention = replace(block.attention, relative=on_grid(block.attention.relative))
+        return {**fields, "block": replace(block, attention=attention), "shared": on_grid(fields["shared"])}
 
     def build(self, rngs: nnx.Rngs) -> "Beit":
         """Make the encoder."""

@@ -104,20 +104,22 @@ class TransGANGeneratorConfig(GridStages):
     """D of the first stage; each has a quarter of the width of the one before."""
     noise: int = 64
     """Z."""
+    patch: int = 1
+    """Height and width in pixels of what a place of the last stage becomes."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 1, "embed", "noise")
+        check_at_least(self, 1, "embed", "noise", "patch")
         steps = len(self.depths) - 1
         if self.embed % 4**steps:
             raise ValueError(f"embed must be a multiple of 4 for each stage but one, got D={self.embed}, {steps}")
-        self._divided(2**steps)
+        self._divided(self.patch * 2**steps)
         self.stages  # noqa: B018, which refuses heads
 
     @property
     def grid(self) -> Grid:
         """Rows and columns of the first stage."""
-        return Grid(*(side // 2 ** (len(self.depths) - 1) for side in self.image))
+        return Grid(*(side // (self.patch * 2 ** (len(self.depths) - 1)) for side in self.image))
 
     @property
     def stages(self) -> tuple[TrunkConfig, ...]:
@@ -149,7 +151,7 @@ class TransGANGenerator(Module):
             places = rows * columns * 4**number
             setattr(self, f"positions{number}", _table(rngs, places, stage.block.embed, cfg.precision))
             setattr(self, f"stage{number}", Trunk(stage, rngs=rngs))
-        self.head = Linear(cfg.stages[-1].block.embed, cfg.channels, rngs=rngs, **kinds)
+        self.head = Linear(cfg.stages[-1].block.embed, cfg.channels * cfg.patch**2, rngs=rngs, **kinds)
 
     def noise(self, key: PRNGKeyArray, rows: int | Int[Array, "B"]) -> Float[Array, "B Z"]:
         """Draw noise of so many rows, or of those of some numbers; row i depends on the key and i alone."""
@@ -178,7 +180,8 @@ class TransGANGenerator(Module):
                 x = x.reshape(len(x), -1, x.shape[-1])
             x = constrain(x + getattr(self, f"positions{number}")[...].astype(x.dtype), "batch", "length", None)
             x = getattr(self, f"stage{number}")(x, grid=grid)
-        return jnp.tanh(self.head(x).astype(jnp.float32)).reshape(len(x), *grid, cfg.channels)
+        pixels = jnp.tanh(self.head(x).astype(jnp.float32)).reshape(len(x), *grid, -1)
+        return pixel_shuffle(pixels, cfg.patch)
 
 
 @frozen

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -182,7 +183,8 @@ class ViewEncoder(Module):
     @classmethod
     def example_batch(cls, config: ViewEncoderConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch as the encoder's."""
-        return module_of(config.encoder).example_batch(config.encoder, rows)
+        batch = module_of(config.encoder).example_batch(config.encoder, rows)
+        return {"inputs": batch["inputs"], "weights": np.ones(rows, np.float32)}
 
     @classmethod
     def describe_batch(cls, config: ViewEncoderConfig, batch: dict[str, Any]) -> Described:

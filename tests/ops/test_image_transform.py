@@ -10,7 +10,7 @@ import pytest
 from scipy.ndimage import gaussian_filter1d
 
 from flax_transformer.objective.views import BYOL_CHANGES, ViewChange, Views
-from flax_transformer.ops import augment
+from flax_transformer.ops import image_transform
 
 IMAGES = np.random.default_rng(0).random((3, 12, 10, 3)).astype(np.float32)
 
@@ -18,7 +18,7 @@ IMAGES = np.random.default_rng(0).random((3, 12, 10, 3)).astype(np.float32)
 def test_crops_are_those_of_pillow():
     """Inside; at the edges Pillow does not look at what is beside the box."""
     box = (2, 3, 8, 11)  # left, top, right, bottom
-    found = augment.crop_resize(jnp.array(IMAGES[:1]), jnp.array([[3 / 12, 2 / 10, 8 / 12, 6 / 10]]), (4, 3))[0]
+    found = image_transform.crop_resize(jnp.array(IMAGES[:1]), jnp.array([[3 / 12, 2 / 10, 8 / 12, 6 / 10]]), (4, 3))[0]
     for channel in range(3):
         image = PIL.Image.fromarray(IMAGES[0, ..., channel])
         expected = np.asarray(image.resize((3, 4), PIL.Image.Resampling.BILINEAR, box=box))
@@ -27,28 +27,28 @@ def test_crops_are_those_of_pillow():
 
 def test_the_whole_image_in_its_size_is_itself():
     whole = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (3, 1))
-    np.testing.assert_allclose(augment.crop_resize(jnp.array(IMAGES), whole, (12, 10)), IMAGES, atol=1e-6)
+    np.testing.assert_allclose(image_transform.crop_resize(jnp.array(IMAGES), whole, (12, 10)), IMAGES, atol=1e-6)
 
 
 def test_hues_turn_as_in_colorsys():
-    found = np.asarray(augment.turn_hue(jnp.array(IMAGES), jnp.array([0.0, 0.3, -0.45])))
+    found = np.asarray(image_transform.turn_hue(jnp.array(IMAGES), jnp.array([0.0, 0.3, -0.45])))
     for number, turn in enumerate((0.0, 0.3, -0.45)):
         for pixel, got in zip(IMAGES[number].reshape(-1, 3)[:20], found[number].reshape(-1, 3), strict=False):
             hue, saturation, value = colorsys.rgb_to_hsv(*map(float, pixel))
             np.testing.assert_allclose(got, colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), atol=1e-5)
     grey = jnp.full((1, 2, 2, 3), 0.4)
-    np.testing.assert_allclose(augment.turn_hue(grey, jnp.array([0.3])), grey, atol=1e-6)
+    np.testing.assert_allclose(image_transform.turn_hue(grey, jnp.array([0.3])), grey, atol=1e-6)
 
 
 def test_a_blur_is_a_gaussian():
     sigma, width = 1.3, 5
-    found = augment.blur(jnp.array(IMAGES), jnp.full(3, sigma), width)
+    found = image_transform.blur(jnp.array(IMAGES), jnp.full(3, sigma), width)
     expected = IMAGES.astype(np.float64)
     for axis in (1, 2):
         expected = gaussian_filter1d(expected, sigma, axis=axis, radius=width // 2, mode="mirror")
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match="a blur must have an odd width"):
-        augment.blur(jnp.array(IMAGES), jnp.full(3, sigma), 4)
+        image_transform.blur(jnp.array(IMAGES), jnp.full(3, sigma), 4)
 
 
 def test_colours_change_as_in_pillow():
@@ -58,8 +58,8 @@ def test_colours_change_as_in_pillow():
     pixels = (IMAGES[0] * 255).round().astype(np.uint8)
     image, values = PIL.Image.fromarray(pixels), jnp.array(pixels[None] / 255.0, jnp.float32)
     kinds = (
-        (augment.brighten, ImageEnhance.Brightness), (augment.contrast, ImageEnhance.Contrast),
-        (augment.saturate, ImageEnhance.Color),
+        (image_transform.brighten, ImageEnhance.Brightness), (image_transform.contrast, ImageEnhance.Contrast),
+        (image_transform.saturate, ImageEnhance.Color),
     )  # fmt: skip
     for change, kind in kinds:
         for factor in (0.6, 1.4):
@@ -69,12 +69,12 @@ def test_colours_change_as_in_pillow():
 
 def test_solarise_grey_and_flip():
     np.testing.assert_allclose(
-        augment.solarise(jnp.array([0.2, 0.7]).reshape(1, 1, 2, 1)).ravel(), [0.2, 0.3], atol=1e-6
+        image_transform.solarise(jnp.array([0.2, 0.7]).reshape(1, 1, 2, 1)).ravel(), [0.2, 0.3], atol=1e-6
     )
-    found = augment.flip(jnp.array(IMAGES), jnp.array([True, False, True]))
+    found = image_transform.flip(jnp.array(IMAGES), jnp.array([True, False, True]))
     np.testing.assert_array_equal(found, np.stack([IMAGES[0, :, ::-1], IMAGES[1], IMAGES[2, :, ::-1]]))
     luma = IMAGES @ np.array([0.299, 0.587, 0.114], np.float32)
-    np.testing.assert_allclose(augment.grey(jnp.array(IMAGES))[..., 1], luma, atol=1e-6)
+    np.testing.assert_allclose(image_transform.grey(jnp.array(IMAGES))[..., 1], luma, atol=1e-6)
 
 
 VIEWS = Views(size=8, changes=BYOL_CHANGES, local=3, local_size=4, mean=(0.5,) * 3, std=(0.25,) * 3)
