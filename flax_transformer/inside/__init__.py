@@ -13,7 +13,7 @@ from flax_transformer.inside.attribution import (
     occlusion,
     shapley_values,
 )
-from flax_transformer.inside.edit import Add, Apply, Replace, Scale, intervene, starting_at
+from flax_transformer.inside.edit import Add, Apply, Interventions, Replace, Scale, intervene, starting_at
 from flax_transformer.inside.flow import attention_flow, rollout, value_weighted_norms
 from flax_transformer.inside.head_table import attention_targets, head_table, name_heads, top_examples
 from flax_transformer.inside.lens import fit_tuned_lens, logit_lens, new_translators, stream, tuned_lens
@@ -25,6 +25,7 @@ __all__ = [
     "Add",
     "Apply",
     "Integrated",
+    "Interventions",
     "Replace",
     "Scale",
     "agreement",

@@ -103,7 +103,7 @@ def stream(f: Callable, *args: Any) -> tuple[Any, Float[Array, "L *B T D"]]:
     Raises:
       ValueError: as `logit_lens`.
     """
-    before, end = _stack(f, *args)
+    before, end = stack_of(f, *args)
     output, found = capture_all(f, {STATES, END}.__contains__)(*args)
     last = found[END][end]
     states = [found[STATES][place].reshape(-1, *last.shape) for place in before]
@@ -112,14 +112,14 @@ def stream(f: Callable, *args: Any) -> tuple[Any, Float[Array, "L *B T D"]]:
 
 def _lens(f: Callable, move: Callable) -> Callable:
     def g(*args, given: Any = None):
-        end = _stack(f, *args)[1]
+        end = stack_of(f, *args)[1]
         states = move(stream(f, *args)[1], given)
         return jax.vmap(lambda state: starting_at(f, END, end)(state, *args))(states)
 
     return g
 
 
-def _stack(f: Callable, *args: Any) -> tuple[list[int], int]:
+def stack_of(f: Callable, *args: Any) -> tuple[list[int], int]:
     """Return which states are of the last trunk, and which end is its."""
     counts, before, found = {STATES: 0, END: 0}, [], None
     for place in places(f, *args):
