@@ -101,8 +101,8 @@ function oneHead(kind, look, room) {
     document.querySelectorAll(".linked.on").forEach((element) => element.classList.remove("on"));
     for (const [side, index] of [[kind.side[0], row], [kind.side[1], column], own]) if (index >= 0) (links[`${side} ${index}`] || []).forEach((element) => element.classList.add("on"));
   };
-  const form = state.form && (state.form !== "image" || (kind.grid && look.picture)) ? state.form : kind.grid && look.picture ? "image" : "matrix";
-  const made = form === "image" ? overImage(kind, state.layer, state.head, look.picture, hover) : form === "pairs" ? pairs(kind, state.layer, state.head, room, hover) : matrix(kind, state.layer, state.head, room, hover);
+  const form = state.form && (state.form !== "image" || (kind.grid && look.image)) ? state.form : kind.grid && look.image ? "image" : "matrix";
+  const made = form === "image" ? overImage(kind, state.layer, state.head, look.image, hover) : form === "pairs" ? pairs(kind, state.layer, state.head, room, hover) : matrix(kind, state.layer, state.head, room, hover);
   return { form, mark: made.mark, element: h("div", {}, readout, made.element) };
 }
 function attentionPart() {
@@ -115,7 +115,7 @@ function attentionPart() {
   const choose = (layer, column) => { state.layer = layer; state.head = column; draw(); document.querySelector('.grid [aria-pressed="true"]')?.focus(); };
   const room = Math.min(620, (page.clientWidth || 360) - 34), one = oneHead(kind, look, room), column = kind.columnsOfHeads[state.head];
   marks.push(one.mark);
-  const forms = [...(kind.grid && look.picture ? [["image", "image"]] : []), ["matrix", "matrix"], ...(kind.rows.length + kind.columns.length <= 160 ? [["pairs", "lines"]] : [])];
+  const forms = [...(kind.grid && look.image ? [["image", "image"]] : []), ["matrix", "matrix"], ...(kind.rows.length + kind.columns.length <= 160 ? [["pairs", "lines"]] : [])];
   const real = state.head < kind.heads, entry = entryOf(kind, state.layer, state.head), off = real && isOff("heads", entry);
   const bar = h("div", { className: "bar", style: "margin: 0" }, look.kinds.length > 1 ? group("kind of attention", look.kinds.map((each, i) => [i, each.name]), Math.min(state.kind, look.kinds.length - 1), (i) => { state.kind = i; draw(); }) : null,
     group("form", forms, one.form, (form) => { state.form = form; draw(); }),
@@ -170,10 +170,10 @@ function draw() {
   const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" })];
   const choose = (i) => { state.row = i; Object.assign(shown, { effects: null, attribute: null, trace: null }); draw(); };
   parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null));
-  if (look.picture && !look.kinds.some((kind) => kind.grid)) parts.push(h("img", { src: look.picture, alt: "what the model reads", style: "max-width: 100%; border-radius: 8px; image-rendering: pixelated; min-width: min(100%, 240px)" }));
+  if (look.image && !look.kinds.some((kind) => kind.grid)) parts.push(h("img", { src: look.image, alt: "what the model reads", style: "max-width: 100%; border-radius: 8px; image-rendering: pixelated; min-width: min(100%, 240px)" }));
   parts.push(attentionPart(), whatIf());
   const tops = look.answer.after.tops, best = tops.length ? tops[row][0] : { id: 0, name: "the first number" };
-  parts.push(h("h2", { id: "attribution", textContent: "What the answer depends on" }), h("p", { className: "lead", textContent: `Parts of the input in the log-probability of ${best.name || "·"}.` }));
+  parts.push(h("h2", { id: "attribution", textContent: "What the answer depends on" }), h("p", { className: "lead", textContent: `Parts of the input in the log-probability of ${seen(best.name)}.` }));
   if (data.served) parts.push(h("div", {}, button("attribute", "compute", async () => { shown.attribute = await ask("attribute", { row: rowNow(), answer: best.id }); draw(); })));
   if (shown.attribute) parts.push(attributionCard(shown.attribute, look, (method) => { state.method = method; draw(); }));
   if (!look.answer.numbers) {

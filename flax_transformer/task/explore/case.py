@@ -39,7 +39,7 @@ class Case:
     """The tokens that a decoder is fed, spelt."""
     written: tuple[int, ...] = ()
     """The tokens that it is to write, a place earlier: each position's right answer."""
-    picture: str = ""
+    image: str = ""
     """The image, the frames of a video or the spectrogram, as a data URL."""
     text: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def case_of_arrays(pretrained: Pretrained, arrays: Mapping[str, np.ndarray]) -> 
 
 
 def _read_file(pretrained: Pretrained, file: bytes | Path) -> tuple[dict[str, np.ndarray], str]:
-    """Read an image, a video or a recording as the model reads it; give it as a picture too."""
+    """Read an image, a video or a recording as the model reads it; give it as an image too."""
     known = pretrained.architecture
     reads = known.inputs.reads
     if "audio" in reads:

@@ -116,22 +116,22 @@ class Explorer:
         logs = np.asarray(log_probabilities(name, jnp.asarray(scores)))
         kinds = kinds_of(program, case, given, output, found.get(WEIGHTS, []))
         heads = sum(place.name == HEADS for place in program.places(given))
-        told: dict[str, Any] = {"tops": answer.tops(logs), "loss": _loss(case, answer, logs)}
-        before = told
+        after: dict[str, Any] = {"tops": answer.tops(logs), "loss": _loss(case, answer, logs)}
+        before = after
         if switches:
             plain = np.asarray(log_probabilities(name, jnp.asarray(program.run(answers, given))))
             before = {"tops": answer.tops(plain), "loss": _loss(case, answer, plain)}
-            told["moved"] = np.asarray(moved(plain, logs, answer.numbers))[
+            after["moved"] = np.asarray(moved(plain, logs, answer.numbers))[
                 answer.first : answer.first + len(answer.rows)
             ].tolist()
         norms = _norms(found) if request.get("measure") == "norms" else {}
         return {
-            "source": case.source, "target": case.target, "written": case.written, "picture": case.picture,
+            "source": case.source, "target": case.target, "written": case.written, "image": case.image,
             "kinds": [_packed(kind, norms, heads == len(found.get(WEIGHTS, []))) for kind in kinds],
             "sublayers": _sublayers(program, given),
             "answer": {
                 "name": name, "rows": answer.rows, "first": answer.first, "numbers": answer.numbers,
-                "tokens": answer.of_tokens, "continues": bool(answer.continues), "after": told, "before": before,
+                "tokens": answer.of_tokens, "continues": bool(answer.continues), "after": after, "before": before,
             },
         }  # fmt: skip
 
@@ -140,8 +140,7 @@ class Explorer:
         program, case = self.program, self.case(request)
         given, _, edits = self._asked(request, case)
         best, p = program.run(_lens, given, edits)
-        name, scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))
-        answer = Answers(program.pretrained, case, name, scores.shape)
+        answer = self._answers(case, given)[0]
         if answer.numbers:
             raise ValueError("the logit lens is of models that score answers, this one gives numbers")
         own = slice(answer.first, answer.first + len(answer.rows))
@@ -152,9 +151,8 @@ class Explorer:
         """Return what an answer depends on."""
         program, case = self.program, self.case(request)
         given, _, edits = self._asked(request, case)
+        row = self._row(request, case, given)
         scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))[1]
-        rows = int(np.prod(scores.shape[:-1]))
-        row = _number(request.get("row"), rows, "positions")
         answer = _number(request.get("answer"), max(scores.shape[-1], 2), "answers")
         group = grouped(given)
         found, error = program.run(
@@ -167,7 +165,7 @@ class Explorer:
         """Return how far the answer of a position moves without each head."""
         program, case = self.program, self.case(request)
         given, _, edits = self._asked(request, case)
-        row = self._row(request, given)
+        row = self._row(request, case, given)
         found, there = [], [place for place in program.places(given) if place.name == HEADS]
         _check_count(sum(len(entries(place, -2)) for place in there))
         for number, place in enumerate(there):
@@ -179,7 +177,7 @@ class Explorer:
         """Return how far each hidden state of another input, patched in, moves the answer towards the other's."""
         program, case, other = self.program, self.case(request), self.case(request, "other")
         given, _, edits = self._asked(request, case)
-        states, row = program.run(states_of, self.given_of(other)), self._row(request, given)
+        states, row = program.run(states_of, self.given_of(other)), self._row(request, case, given)
         place = len(states) - 1
         there = [each for each in program.places(given) if each.name == STATES][place]
         if states[place].shape != (*there.loops, *there.shape):
@@ -195,8 +193,7 @@ class Explorer:
         p, ends, best = program.run(_trace, given, self.given_of(other), edits, states[place], where, row, place=place)
         size = len(case.target or case.source) or there.shape[-2]
         grid = np.asarray(p).reshape(-1, there.shape[-2])[:, :size]
-        name, scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))
-        answer = Answers(program.pretrained, case, name, scores.shape)
+        answer = self._answers(case, given)[0]
         return {
             "p": np.round(grid, 5).tolist(), "place": place, "columns": case.target or case.source,
             "own": float(ends[0]), "other": float(ends[1]), "answer": answer.spell(int(best)),
@@ -228,9 +225,16 @@ class Explorer:
         states = self.program.run(states_of, self.given_of(self.case(request, "other"))) if switches.patches else None
         return given, switches, self.program.edits(given, switches, states)
 
-    def _row(self, request: Mapping[str, Any], given: Inputs) -> int:
-        scores = scores_of(jax.eval_shape(of_inputs, self.program.pretrained, given))[1]
-        return _number(request.get("row"), int(np.prod(scores.shape[:-1])), "positions")
+    def _row(self, request: Mapping[str, Any], case: Case, given: Inputs) -> int:
+        """Return the position that is asked about: by default the last that is no padding."""
+        answer, shape = self._answers(case, given)
+        row = request.get("row")
+        return answer.asked() if row is None else _number(row, int(np.prod(shape[:-1])), "positions")
+
+    def _answers(self, case: Case, given: Inputs) -> tuple[Answers, tuple[int, ...]]:
+        """Return what answers are called, and the shape of the scores."""
+        name, scores = scores_of(jax.eval_shape(of_inputs, self.program.pretrained, given))
+        return Answers(self.program.pretrained, case, name, scores.shape), scores.shape
 
 
 def open_explorer(name: str | Path, revision: str | None = None) -> Explorer:
