@@ -3,7 +3,7 @@
 Axes: G groups: tokens, squares of an image, or stretches of a recording.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,8 +33,11 @@ from flax_transformer.task.explore.program import of_inputs, scores_of
 EMBEDDED = "token_embedding"
 NUMERIC = ("pixel_values", "input_features", "input_values", "states", "visual_feats")
 """Inputs that are numbers, so that they have a gradient themselves."""
-STEPS, ORDERS = 32, 4
-"""Points of the integral, and orders in which groups come for Shapley values."""
+STEPS, COMPLETE = (32, 128, 512), 1e-3
+"""Points of the integral: more where it is further than this from adding up."""
+ORDERS = 4
+"""Orders in which groups come for Shapley values."""
+METHODS = "integrated gradients", "gradient × input", "occlusion", "Shapley values"
 SQUARES, STRETCHES = 8, 32
 """Groups along a side of an image, and along a recording."""
 
@@ -80,39 +83,47 @@ def grouped(given: Inputs) -> Grouped:
 def attribute(
     pretrained: Pretrained, given: Inputs, edits: Interventions, groups: Array, row: Array, answer: Array,
     *, what: str, count: int,
-) -> tuple[dict[str, Float[Array, "G"]], Float[Array, ""]]:  # fmt: skip
-    """Return each group's part in the log-probability of an answer, by four methods, and the integral's error."""
+) -> dict[str, Float[Array, "G"]]:  # fmt: skip
+    """Return each group's part in the log-probability of an answer, by all methods but the integral."""
+    value, x = _begun(pretrained, given, edits, row, answer, what)
+    orders = draw_permutations(jax.random.key(0), ORDERS, count)
+    return {
+        "gradient × input": by_group(gradient_times_input(value, x), groups, count),
+        "occlusion": occlusion(value, x, groups, count=count),
+        "Shapley values": shapley_values(value, x, groups, orders),
+    }
+
+
+def integrate(
+    pretrained: Pretrained, given: Inputs, edits: Interventions, groups: Array, row: Array, answer: Array,
+    *, what: str, count: int, steps: int,
+) -> tuple[Float[Array, "G"], Float[Array, ""]]:  # fmt: skip
+    """Return integrated gradients by group, and how far they are from adding up."""
+    value, x = _begun(pretrained, given, edits, row, answer, what)
+    found = integrated_gradients(value, x, steps=steps)
+    return by_group(found.values, groups, count), found.error
+
+
+def _begun(
+    pretrained: Pretrained, given: Inputs, edits: Interventions, row: Array, answer: Array, what: str
+) -> tuple[Callable[[Array], Array], Array]:
+    """Return the log-probability of an answer as a function of what it is attributed to, and that."""
 
     def value(x: Array) -> Array:
         if what == EMBEDDED:
-            first = {EMBEDDED: [Replace(x)]}
-            output = intervene(of_inputs)({**edits, **first}, pretrained, given)
+            output = intervene(of_inputs)({**edits, EMBEDDED: [Replace(x)]}, pretrained, given)
         else:
-            output = intervene(of_inputs)(edits, pretrained, _with(given, what, x))
+            output = intervene(of_inputs)(edits, pretrained, replace(given, **{what: x}))
         return log_probabilities(*scores_of(output))[row, answer]
 
-    if what == EMBEDDED:
-        x = capture(partial(intervene(of_inputs), edits), EMBEDDED)(pretrained, given)[1][0]
-    else:
-        x = getattr(given, what)
-    sums = partial(by_group, groups=groups, count=count)
-    integrated = integrated_gradients(value, x, steps=STEPS)
-    orders = draw_permutations(jax.random.key(0), ORDERS, count)
-    return {
-        "gradient × input": sums(gradient_times_input(value, x)),
-        "integrated gradients": sums(integrated.values),
-        "occlusion": occlusion(value, x, groups, count=count),
-        "Shapley values": shapley_values(value, x, groups, orders),
-    }, integrated.error
+    if what != EMBEDDED:
+        return value, getattr(given, what)
+    return value, capture(partial(intervene(of_inputs), edits), EMBEDDED)(pretrained, given)[1][0]
 
 
 def as_json(found: Mapping[str, np.ndarray], error: float, real: int) -> dict[str, Any]:
     """Return attributions of the real groups, and how their ranks agree."""
-    cut = {name: np.asarray(values)[:real] for name, values in found.items()}
+    cut = {name: np.asarray(found[name])[:real] for name in METHODS}
     ranks = agreement(cut) if real > 1 else np.ones((len(cut), len(cut)))
     values = {name: [float(f"{value:.6g}") for value in each] for name, each in cut.items()}
     return {"values": values, "error": float(error), "agreement": np.round(ranks, 3).tolist()}
-
-
-def _with(given: Inputs, name: str, value: Array) -> Inputs:
-    return replace(given, **{name: value})

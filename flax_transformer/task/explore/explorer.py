@@ -22,7 +22,16 @@ from flax_transformer.inside import Interventions, Replace, attention_flow, inte
 from flax_transformer.inside.lens import END, STATES, stack_of, stream
 from flax_transformer.inside.sweep import entries, masks
 from flax_transformer.task.explore.answer import Answers, log_probabilities, moved
-from flax_transformer.task.explore.attribute import EMBEDDED, as_json, attribute, grouped
+from flax_transformer.task.explore.attribute import (
+    COMPLETE,
+    EMBEDDED,
+    METHODS,
+    STEPS,
+    as_json,
+    attribute,
+    grouped,
+    integrate,
+)
 from flax_transformer.task.explore.case import Case, make_case
 from flax_transformer.task.explore.kind import WEIGHTS, Kind, kinds_of
 from flax_transformer.task.explore.program import (
@@ -155,9 +164,13 @@ class Explorer:
         scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))[1]
         answer = _number(request.get("answer"), max(scores.shape[-1], 2), "answers")
         group = grouped(given)
-        found, error = program.run(
-            attribute, given, edits, jnp.asarray(group.groups), row, answer, what=group.what, count=group.count
-        )
+        asked = given, edits, jnp.asarray(group.groups), row, answer
+        found = program.run(attribute, *asked, what=group.what, count=group.count)
+        for steps in STEPS:
+            name = METHODS[0]
+            found[name], error = program.run(integrate, *asked, what=group.what, count=group.count, steps=steps)
+            if abs(error) <= COMPLETE:
+                break
         real = len(case.source) if group.what == EMBEDDED and case.source else group.count
         return {**as_json(found, error, real), "grid": group.grid, "of": group.what}
 

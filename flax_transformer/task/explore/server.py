@@ -137,9 +137,11 @@ def serve(
       ValueError: a host that is not loopback.
       OSError: a port that is taken.
     """
-    import uvicorn
-
     check_loopback(host)
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ValueError("the explorer is served by uvicorn: pip install 'flax-transformer[explore]'") from error
     token = token or new_token()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listening:
