@@ -75,6 +75,11 @@ function asked() {
 // ---- attention -----------------------------------------------------------------------------------------------------
 const kindNow = () => prepare(shown.look.kinds[Math.min(state.kind, shown.look.kinds.length - 1)]);
 const entryOf = (kind, layer, head) => [...kind.origin[layer], head];
+// What a head is named for, by random tokens that are said twice.
+function does(kind, layer, column) {
+  const [place, at] = kind.origin[layer], found = shown.heads && shown.heads.heads.find((each) => each[0] === place && each[1] === at && each[2] === column);
+  return found ? h("small", { className: "does", textContent: found[3], title: `${found[3]}: ${percentOf(found[4])} of its weight` }) : null;
+}
 function headGrid(kind, choose) {
   const across = kind.columnsOfHeads.length, table = shades(), effects = shown.effects && shown.effects.effects;
   const most = effects ? Math.max(1e-9, ...effects.flat(2)) : 1;
@@ -86,7 +91,7 @@ function headGrid(kind, choose) {
       const off = column < kind.heads && isOff("heads", entryOf(kind, layer, column));
       grid.append(h("button", { type: "button", className: off ? "off" : "", "aria-label": `layer ${layer + 1}, head ${kind.columnsOfHeads[column]}${off ? ", off" : ""}${moved === null ? "" : `, without it the answer moves by ${number(moved)}`}`, "aria-pressed": layer === state.layer && column === state.head,
         title: moved === null ? "" : `without it: ${number(moved)}`, onclick: () => choose(layer, column), ondblclick: () => data.served && kind.switches && column < kind.heads && flip("heads", entryOf(kind, layer, column)) },
-        small(kind, layer, column, table), moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
+        small(kind, layer, column, table), does(kind, layer, column), moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
     }
   }
   return grid;
@@ -124,8 +129,10 @@ function attentionPart() {
   const acts = h("div", { className: "chips" },
     data.served && kind.switches && real ? h("button", { type: "button", className: "act plain", id: "switch", "aria-pressed": off, textContent: off ? "switch on again" : "switch this head off", onclick: () => flip("heads", entry) }) : null,
     data.served ? h("button", { type: "button", className: "act plain", id: "effects", textContent: "try without each head", onclick: async () => { shown.effects = await ask("effects", { row: rowNow() }); draw(); } }) : null,
+    data.served && facts.text && !look.image ? h("button", { type: "button", className: "act plain", id: "heads", textContent: "name heads by what they do", onclick: async () => { shown.heads = await ask("heads", {}); draw(); } }) : null,
     data.served && kind.rows.length === kind.columns.length && kind.rows.length <= 40 ? h("button", { type: "button", className: "act plain", textContent: "attention flow", onclick: async () => { shown.flow = await ask("flow", { kind: Math.min(state.kind, look.kinds.length - 1), layer: state.layer }); draw(); } }) : null);
   part.append(bar, h("div", { className: "explorer two" }, h("div", { className: "card scroll" }, h("h3", { textContent: "All heads" }), headGrid(kind, choose)), h("div", { className: "card" }, heading, acts, one.element)));
+  if (shown.heads) part.append(h("p", { className: "lead", textContent: `Named by where they look in random tokens that are said twice: ${shown.heads.heads.length ? "the token before, the same, an earlier occurrence (duplicate), the token after one (induction), the first, or a fixed distance." : "no head gives 30 % of its weight to one kind of keys."}` }));
   if (shown.flow) part.append(h("h3", { textContent: `Attention flow from layer ${state.layer + 1}` }), layerlessTable(kind.rows, shown.flow.flow));
   if (shown.other && shown.other.kinds[state.kind]) {
     const beside = prepare(shown.other.kinds[state.kind]);

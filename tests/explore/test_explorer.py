@@ -10,7 +10,7 @@ import pytest
 from flax_transformer.inside import value_weighted_norms
 from flax_transformer.ops import capture_all
 from flax_transformer.report.explore import explore_page
-from flax_transformer.task.explore.case import case_of_arrays, make_case
+from flax_transformer.task.explore.case import case_of_arrays, make_case, repeated_tokens
 from flax_transformer.task.explore.explorer import Explorer
 from flax_transformer.task.explore.page import all_views, write_page
 from flax_transformer.task.explore.program import of_inputs
@@ -46,17 +46,15 @@ def check_family(folder):
     assert folder.name in page
     if folder.name in WITHOUT:
         assert seen["kinds"] == []
-        part = (seen["sublayers"] or [None])[0]
-        off = {"sublayers": [[part["name"], part["place"], 0]]} if part else {"neurons": [[0, 0, 0]]}
+        part = seen["sublayers"][0]
+        off = {"sublayers": [[part["name"], part["place"], 0]]}
     else:
-        last = seen["kinds"][-1]
-        rows = weights(last).sum(-1)
-        np.testing.assert_allclose(rows[rows > 0.01], 1, atol=0.02)
-        off = {"heads": [[*last["origin"][-1], 0]]} if last["switches"] else {"sublayers": [["attention_output", 0, 0]]}
-    if folder.name == "resnet":  # which has none of the parts that can be switched off
-        with pytest.raises(ValueError, match=r"\S"):
-            explorer.ask("look", {**request, "off": off})
-        return
+        for kind in seen["kinds"]:
+            rows = weights(kind).sum(-1)
+            np.testing.assert_allclose(rows[rows > 0], 1, atol=1e-2)
+        first = seen["kinds"][0]
+        assert first["switches"]
+        off = {"heads": [[*first["origin"][0], 0]]}
     after = explorer.ask("look", {**request, "off": off})["answer"]["after"]
     assert max(after["moved"]) > 0
     to_json(seen)
@@ -123,6 +121,14 @@ def test_views_agree_with_the_answer(gpt2):
     assert {len(values) for values in found["values"].values()} == {9}
 
 
+def test_heads_are_named_by_repeated_tokens(gpt2):
+    explorer, request = gpt2
+    named = explorer.ask("heads", request)["heads"]
+    assert all(len(each) == 5 and 0.3 <= each[4] <= 1 for each in named)
+    with pytest.raises(ValueError, match="of models of texts alone, this one reads pixel_values"):
+        repeated_tokens(load(next(folder for folder in GOLDEN if folder.name == "vit"))[0])
+
+
 def test_patching_the_first_states_of_another_text_gives_its_answer(gpt2):
     explorer, request = gpt2
     case = request["input"]["case"]
@@ -162,6 +168,8 @@ def test_an_input_that_does_not_fit_is_refused(gpt2, text, rule):
         ("attribute", {"answer": "1"}, "answers, got number '1'"),
         ("look", {"off": {"heads": [[0, 9, 0]]}}, "layers has 2 entries|head_outputs has 2 entries, got number 9"),
         ("look", {"off": {"heads": [[0, 0, 1.5]]}}, "lists of numbers and names, got 1.5"),
+        ("look", {"off": {"heads": [[3, 0, 0]]}}, "head_outputs has 1 entries, got number 3"),
+        ("look", {"off": {"sublayers": [["files", 0, 0]]}}, "is attention_output, feedforward_output, got 'files'"),
         ("flow", {"kind": 4}, "kinds of attention, got number 4"),
     ],
 )

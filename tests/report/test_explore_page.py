@@ -87,7 +87,7 @@ def test_a_text_is_typed_a_head_clicked_and_switched_off(tab):
     assert float(page.run(MOVED)) > 0
     assert page.run("document.querySelectorAll('.grid button.off').length") == 1
     assert "head 1 · 2 · 2" in page.run("document.getElementById('chips').textContent")
-    for button in ("#attribute", "#compute-lens", "#effects"):
+    for button in ("#attribute", "#compute-lens", "#effects", "#heads"):
         press(page, button)
     assert "completeness error" in page.text()
     assert "before layer 2" in page.text()

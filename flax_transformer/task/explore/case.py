@@ -107,6 +107,22 @@ def case_of_arrays(pretrained: Pretrained, arrays: Mapping[str, np.ndarray]) -> 
     )  # fmt: skip
 
 
+def repeated_tokens(pretrained: Pretrained, rows: int = 8, length: int = 16) -> dict[str, np.ndarray]:
+    """Return random tokens that are said twice, in which heads show what they look for (Olsson et al. 2022).
+
+    Raises:
+      ValueError: a model that reads anything but texts.
+    """
+    known = pretrained.architecture.inputs
+    if known.needs != ("input_ids",) or pretrained.vocabulary is None or known.colours:
+        raise ValueError(f"what heads do is asked of models of texts alone, this one reads {', '.join(known.needs)}")
+    rng = np.random.default_rng(0)
+    half = rng.integers(min(5, pretrained.vocabulary - 1), pretrained.vocabulary, (rows, length), dtype=np.int32)
+    ids = np.concatenate([half, half], axis=-1)
+    made = {"input_ids": ids, "attention_mask": np.ones_like(ids), "decoder_input_ids": ids}
+    return {name: value for name, value in made.items() if name in known.names}
+
+
 def _read_file(pretrained: Pretrained, file: bytes | Path) -> tuple[dict[str, np.ndarray], str]:
     """Read an image, a video or a recording as the model reads it; give it as an image too."""
     known = pretrained.architecture

@@ -6,7 +6,7 @@ Axes: L layers, N heads, T positions, R positions that answer, E answers.
 import base64
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,15 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.inputs import Inputs
-from flax_transformer.inside import Interventions, Replace, attention_flow, intervene, rollout, value_weighted_norms
+from flax_transformer.inside import (
+    Interventions,
+    Replace,
+    attention_flow,
+    attention_targets,
+    head_table,
+    intervene,
+    name_heads,
+)
 from flax_transformer.inside.lens import END, STATES, stack_of, stream
 from flax_transformer.inside.sweep import entries, masks
 from flax_transformer.task.explore.answer import Answers, log_probabilities, moved
@@ -32,11 +40,11 @@ from flax_transformer.task.explore.attribute import (
     grouped,
     integrate,
 )
-from flax_transformer.task.explore.case import Case, make_case
-from flax_transformer.task.explore.kind import WEIGHTS, Kind, kinds_of
+from flax_transformer.task.explore.case import Case, make_case, repeated_tokens
+from flax_transformer.task.explore.kind import WEIGHTS, kinds_of
+from flax_transformer.task.explore.pack import norms_of, packed, sublayers_of
 from flax_transformer.task.explore.program import (
     HEADS,
-    SUBLAYERS,
     Program,
     Switches,
     answers,
@@ -48,6 +56,8 @@ from flax_transformer.task.explore.program import (
 
 KEPT = 8
 """Inputs that are remembered."""
+NAMED = 0.3
+"""Of its weight that a head gives to one kind of keys to be named for it."""
 FLOWS = 40
 """Positions at most of which attention flow is computed."""
 EFFECTS = 1_024
@@ -70,7 +80,7 @@ class Explorer:
         """Return what can be asked."""
         return {
             "look": self.look, "lens": self.lens, "attribute": self.attribute, "effects": self.effects,
-            "flow": self.flow, "trace": self.trace,
+            "flow": self.flow, "trace": self.trace, "heads": self.heads,
         }  # fmt: skip
 
     def ask(self, view: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,11 +143,11 @@ class Explorer:
             after["moved"] = np.asarray(moved(plain, logs, answer.numbers))[
                 answer.first : answer.first + len(answer.rows)
             ].tolist()
-        norms = _norms(found) if request.get("measure") == "norms" else {}
+        norms = norms_of(found) if request.get("measure") == "norms" else {}
         return {
             "source": case.source, "target": case.target, "written": case.written, "image": case.image,
-            "kinds": [_packed(kind, norms, heads == len(found.get(WEIGHTS, []))) for kind in kinds],
-            "sublayers": _sublayers(program, given),
+            "kinds": [packed(kind, norms, heads == len(found.get(WEIGHTS, []))) for kind in kinds],
+            "sublayers": sublayers_of(program, given),
             "answer": {
                 "name": name, "rows": answer.rows, "first": answer.first, "numbers": answer.numbers,
                 "tokens": answer.of_tokens, "continues": bool(answer.continues), "after": after, "before": before,
@@ -224,6 +234,19 @@ class Explorer:
             raise ValueError(f"attention flow is of at most {FLOWS} positions that look at each other, got {T} and {S}")
         layer = _number(request.get("layer"), len(kind.weights), "layers")
         return {"flow": np.round(attention_flow(kind.weights, layer=layer), 5).tolist()}
+
+    def heads(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what heads of texts do, by where they look in random tokens that are said twice."""
+        program = self.program
+        ids = repeated_tokens(program.pretrained)
+        given = program.given(ids, padded=False)
+        weights, found = program.run(look, given, {})[1].get(WEIGHTS, []), []
+        targets = attention_targets(ids["input_ids"])
+        for place, each in enumerate(weights):
+            if each.ndim == 5 and each.shape[-2:] == 2 * ids["input_ids"].shape[-1:]:
+                named = name_heads(head_table(each, targets), NAMED)
+                found += [[place, layer, head, *what] for (layer, head), what in named.items()]
+        return {"heads": found}
 
     def given_of(self, case: Case) -> Inputs:
         """Return inputs as the programs take them."""
@@ -314,54 +337,6 @@ def _is_number(name: str) -> bool:
     from flax_transformer.task.explore.answer import NUMBERS
 
     return name in NUMBERS
-
-
-def _packed(kind: Kind, norms: Mapping[tuple[int, int], np.ndarray], switches: bool) -> dict[str, Any]:
-    """Pack a kind's weights, and rollout where it looks at itself, as 16-bit integers."""
-    weights, largest = kind.weights, 1.0
-    if norms and all(origin in norms for origin in kind.origin):
-        T, S = weights.shape[-2:]
-        own = np.stack([norms[origin] for origin in kind.origin])[..., :T, :S]
-        if own.shape == weights.shape:
-            largest = float(own.max()) or 1.0
-            weights = own / largest
-    square = weights.shape[-1] == weights.shape[-2]
-    through = _packed_array(rollout(kind.weights)) if square and kind.weights.shape[-1] <= 256 else None
-    return {
-        "name": kind.name, "rows": kind.rows, "columns": kind.columns, "layers": weights.shape[0],
-        "heads": weights.shape[1], "origin": kind.origin, "side": kind.side, "grid": kind.grid, "largest": largest,
-        "switches": switches, "weights": _packed_array(weights), "rollout": through,
-    }  # fmt: skip
-
-
-def _packed_array(values: np.ndarray) -> str:
-    codes = np.round(65535 * np.clip(np.nan_to_num(values), 0, 1)).astype("<u2")
-    return base64.b64encode(codes.tobytes()).decode()
-
-
-def _norms(found: Mapping[str, Sequence[np.ndarray]]) -> dict[tuple[int, int], np.ndarray]:
-    """Return the norm of what each head moves from key to query [N, T, S], by place and layer; of windows none."""
-    names = (WEIGHTS, "value", "out_kernel")
-    if len({len(found.get(name, ())) for name in names}) != 1:
-        return {}
-    norms = {}
-    for number, (weights, values, out) in enumerate(zip(*(found[name] for name in names), strict=True)):
-        if weights.ndim == 4 or (weights.ndim == 5 and out.ndim == 4):
-            layers = [weights, values, out] if weights.ndim == 5 else [weights[None], values[None], out[None]]
-            for layer, each in enumerate(zip(*layers, strict=True)):
-                norms[number, layer] = np.asarray(value_weighted_norms(*map(np.asarray, each)), np.float32)[0]
-    return norms
-
-
-def _sublayers(program: Program, given: Inputs) -> list[dict[str, Any]]:
-    """Return what can be switched off beside heads: sublayers, by name and place."""
-    counts: dict[str, int] = {}
-    found = []
-    for place in program.places(given):
-        if place.name.endswith(SUBLAYERS) and place.name != END:
-            number = counts[place.name] = counts.get(place.name, -1) + 1
-            found.append({"name": place.name, "place": number, "layers": int(np.prod(place.loops))})
-    return found
 
 
 def _loss(case: Case, answer: Answers, logs: np.ndarray) -> float | None:

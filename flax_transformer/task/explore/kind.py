@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.hub import ModelOutput
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.models.patch_attention import PatchAttention
 from flax_transformer.ops.marked import Place
 from flax_transformer.task.explore.case import Case
@@ -46,18 +47,20 @@ class Kind:
 def kinds_of(program: Program, case: Case, given: Any, output: Any, weights: Sequence[np.ndarray]) -> list[Kind]:
     """Return all heads of a model, of images laid out over their patches where the model says how."""
     there = [place for place in program.places(given) if place.name == WEIGHTS]
-    return _over_patches(program, case, given, weights, there) or _plain(program, case, output, weights, there)
+    return _over_patches(program, case, given, weights, there) or _plain(program, case, given, output, weights, there)
 
 
 def _plain(
-    program: Program, case: Case, output: Any, weights: Sequence[np.ndarray], there: Sequence[Place]
+    program: Program, case: Case, given: Inputs, output: Any, weights: Sequence[np.ndarray], there: Sequence[Place]
 ) -> list[Kind]:
     named, found = _named(program, output, there), []
     for number, (place, each) in enumerate(zip(there, weights, strict=True)):
         depth = int(np.prod(place.loops))
         if (square := _windows(each.reshape(depth, *place.shape))) is None:
             continue
-        name, (rows, columns) = _titled(named.get(number, ""), square.shape[-2:], case, len(there), number)
+        T, S = square.shape[-2:]
+        name = named.get(number) or ("self" if T == S else "cross") + (f" {number + 1}" if len(there) > 1 else "")
+        rows, columns = _sides(name, T, S, case, given)
         square = square[:, :, : len(rows[1]), : len(columns[1])]
         origin = tuple((number, layer) for layer in range(depth))
         found.append(Kind(name, square, rows[1], columns[1], origin, (rows[0], columns[0])))
@@ -121,31 +124,22 @@ def _leaves(made: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 Side = tuple[str, tuple[str, ...]]
 
 
-def _titled(name: str, shape: tuple[int, int], case: Case, count: int, number: int) -> tuple[str, tuple[Side, Side]]:
-    """Return the name of a kind, and whose positions its rows and columns are."""
-    T, S = shape
-    if not name:
-        name = ("self" if T == S else "cross") + (f" {number + 1}" if count > 1 else "")
+def _sides(name: str, T: int, S: int, case: Case, given: Inputs) -> tuple[Side, Side]:
+    """Return whose positions the rows and columns of a kind are."""
     order = ("target", "source") if name.startswith("decoder") else ("source", "target")
-    rows = _side(T, case, ("target", "source") if name.startswith("cross") else order)
-    columns = _side(S, case, ("source",) if name.startswith("cross") else order)
-    return name, (rows, columns)
+    if name.startswith("cross"):
+        return _side(T, case, given, ("target", "source")), _side(S, case, given, ("source",))
+    return _side(T, case, given, order), _side(S, case, given, order)
 
 
-def _side(length: int, case: Case, order: tuple[str, ...]) -> Side:
-    """Return the names of positions: of the tokens that are as many, or would be as many when padded."""
-    sides = {"source": case.source, "target": case.target}
+def _side(length: int, case: Case, given: Inputs, order: tuple[str, ...]) -> Side:
+    """Return the names of positions: of the tokens that are as many, padding included."""
+    sides = {"source": (case.source, given.input_ids), "target": (case.target, given.decoder_input_ids)}
     for side in order:
-        tokens = sides[side]
-        if tokens and (len(tokens) == length or _bucket(len(tokens)) == length):
+        tokens, ids = sides[side]
+        if tokens and ids is not None and length in (len(tokens), ids.shape[-1]):
             return side, tokens
     return "", tuple(str(i + 1) for i in range(length))
-
-
-def _bucket(length: int) -> int:
-    from flax_transformer.task.explore.program import BUCKETS
-
-    return next((size for size in BUCKETS if size >= length), length)
 
 
 def _over_patches(

@@ -147,14 +147,20 @@ class Program:
         there = self.places(given)
         found = {HEADS: _factors(there, HEADS, -2, switches.heads)}
         found[NEURONS] = _factors(there, NEURONS, -1, switches.neurons)
-        for name in dict.fromkeys(
-            place.name for place in there if place.name.endswith(SUBLAYERS) and place.name != END
-        ):
+        for name in (names := parts_of(there)):
             off = [(place, layer) for which, place, layer in switches.sublayers if which == name]
             found[name] = _factors(there, name, None, off)
+        if unknown := {name for name, *_ in switches.sublayers} - {*names}:
+            raise ValueError(f"what can be switched off is {', '.join(names)}, got {min(unknown)!r:.40}")
         if switches.patches and states is not None:
             found[STATES] = _patches(there, switches.patches, states)
         return {name: each for name, each in found.items() if each}
+
+
+def parts_of(there: Sequence[Place]) -> list[str]:
+    """Name what can be switched off beside heads and neurons: sublayers; where there are none, hidden states."""
+    names = [*dict.fromkeys(place.name for place in there)]
+    return [name for name in names if name.endswith(SUBLAYERS) and name != END] or [STATES] * (STATES in names)
 
 
 def look(pretrained: Pretrained, given: Inputs, edits: Interventions) -> tuple[Any, dict[str, list[jax.Array]]]:
@@ -181,8 +187,10 @@ def _compiled(function: Any, **static: Any) -> Any:
 
 def _factors(there: Sequence[Place], name: str, axis: int | None, off: Sequence[tuple[int, ...]]) -> list[Scale]:
     """Return for each place a factor of 1, and 0 for what is off."""
-    found = []
-    for number, place in enumerate(each for each in there if each.name == name):
+    found, own = [], [each for each in there if each.name == name]
+    for where, *_ in off:
+        _within(where, len(own), name)
+    for number, place in enumerate(own):
         shape = [1] * len(place.shape)
         if axis is not None:
             shape[axis] = place.shape[axis]
