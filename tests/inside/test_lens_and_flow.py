@@ -160,6 +160,6 @@ def test_a_head_that_looks_at_one_kind_alone_is_named(kind):
 
 
 def test_padding_is_no_target():
-    targets = attention_targets(np.array([[1, 1, 1, 0]]), seen=np.array([[0, 1, 1, 0]]))
+    targets = attention_targets(np.array([[1, 1, 1, 0]]), seen=np.array([[False, True, True, False]]))
     assert targets["first"][0].tolist() == [[False] * 4, *[[False, True, False, False]] * 2, [False] * 4]
     assert targets["previous"].sum() == 1

@@ -140,7 +140,7 @@ class Explorer:
         if switches:
             plain = np.asarray(log_probabilities(name, jnp.asarray(program.run(answers, given))))
             before = {"tops": answer.tops(plain), "loss": _loss(case, answer, plain)}
-            after["moved"] = np.asarray(moved(plain, logs, answer.numbers))[
+            after["moved"] = np.asarray(moved(jnp.asarray(plain), jnp.asarray(logs), answer.numbers))[
                 answer.first : answer.first + len(answer.rows)
             ].tolist()
         norms = norms_of(found) if request.get("measure") == "norms" else {}

@@ -35,7 +35,7 @@ def of_inputs(pretrained: Pretrained, given: Inputs) -> Any:
     return pretrained.architecture.call(pretrained.model, given, None, pretrained.config)
 
 
-def scores_of(output: Any) -> tuple[str, jax.Array]:
+def scores_of(output: Any) -> tuple[str, Any]:
     """Return the name and the values of a model's answer."""
     name = next(name for name in SCORES if getattr(output, name) is not None)
     return name, output[name]
