@@ -182,7 +182,7 @@ class Explorer:
             if abs(error) <= COMPLETE:
                 break
         real = len(case.source) if group.what == EMBEDDED and case.source else group.count
-        return {**as_json(found, error, real), "grid": group.grid, "of": group.what}
+        return {**as_json(found, float(error), real), "grid": group.grid, "of": group.what}
 
     def effects(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far the answer of a position moves without each head."""
