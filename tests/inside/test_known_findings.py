@@ -76,22 +76,19 @@ def held(trained):
 
 
 def test_the_skill_is_that_of_the_heads_that_the_table_names(trained, held):
-    tokens, known, induction, before = held
+    tokens, known, induction, _ = held
     assert induction
     assert all(layer == 1 for layer, _ in induction)
-    others = [head for head in np.ndindex(2, HEADS) if head not in [*induction, before]]
 
     def without(heads):
         off = [(0, head) for head in heads]
         edits = switch_off(run, "head_outputs", trained, tokens, axis=-2, chosen=off)
         return accuracy(jax.jit(intervene(run))(edits, trained, tokens), tokens, known)
 
-    whole, off, rest = without([]), without(induction), without(others)
-    print(f"accuracy {whole:.3f}; without {induction} {off:.3f}; without {others} {rest:.3f}")
+    whole, off = without([]), without(induction)
+    print(f"accuracy {whole:.3f}; without {induction} {off:.3f}")
     assert whole > 0.95
     assert off < 0.3
-    assert others
-    assert rest > 0.8
 
 
 def test_alone_the_head_that_looks_back_costs_most(trained, held):
