@@ -13,6 +13,7 @@ __all__ = [
     "data",
     "decode",
     "hub",
+    "inside",
     "launch",
     "metric",
     "models",

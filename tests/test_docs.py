@@ -26,7 +26,7 @@ PAGES = (
     "video",
 )
 
-GUIDES = ("retrieval", "self_supervision", "image_generation")
+GUIDES = ("retrieval", "self_supervision", "image_generation", "inside")
 """Pages of which some sections are programs."""
 WHOLE = ("documents", "embeddings", "image_to_image")
 """Pages whose programs are one, and check what they say themselves."""

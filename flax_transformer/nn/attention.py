@@ -163,7 +163,8 @@ class Attention(Module):
     """Multi-head attention over itself or over a memory.
 
     Query, key and value have kernels [D, N, H] and [D, K, H]; `out` has [N, H, D]. `ops.capture(f, "query")` gives the
-    queries, as they are multiplied, and so do "key" and "value".
+    queries, as they are multiplied, and so do "key" and "value"; "head_outputs" are [*B, T, N, H], before `out`, whose
+    kernel is "out_kernel".
     """
 
     def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
@@ -349,7 +350,10 @@ class Attention(Module):
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
         windows = (None,) * (len(shape) - 4)  # between rows and positions
-        return self.out(constrain(y.reshape(shape), "batch", *windows, "length", "heads", None))
+        y = constrain(checkpoint_name(y.reshape(shape), "head_outputs"), "batch", *windows, "length", "heads", None)
+        if isinstance(kernel := self.out.kernel.get_value(), jax.Array):  # no part of y: costs only who captures it
+            checkpoint_name(kernel, "out_kernel")
+        return self.out(y)
 
     def _mix(
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None

@@ -114,7 +114,12 @@ class BlockConfig(SublayersConfig):
 
 
 class Block(Module):
-    """One layer of an encoder, a decoder, or both; `ops.capture(f, "hidden_states")` gives what each layer is given."""
+    """One layer of an encoder, a decoder, or both.
+
+    `ops.capture(f, "hidden_states")` gives what each layer is given.
+
+    What a sublayer adds to the residual stream is marked by its name: "attention_output", "feedforward_output".
+    """
 
     def __init__(self, cfg: SublayersConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -202,7 +207,7 @@ class Block(Module):
         def run(x: Array, *, key: PRNGKeyArray | None) -> Array:
             y, found = observed(layer, x, real=real, key=key, **_arguments(part, given))
             aux.update({name: aux[name] + value if name in aux else value for name, value in found.items()})
-            return y
+            return checkpoint_name(y, f"{part.name}_output")
 
         around = {name: given[name] for name in part.residual.takes if name in given}
         return residual(x, run, **around, **options)

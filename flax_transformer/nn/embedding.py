@@ -6,6 +6,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -146,6 +147,7 @@ class Embedding(Module):
         tokens = constrain(tokens, "batch", "length")
         # Added up in float32, rounded once; so their gradients are too, also where one row serves the whole batch.
         x = widen(constrain((self if table is None else table).take(tokens), "batch", "length", None))
+        x = checkpoint_name(x, "token_embedding")
         x = x * math.sqrt(cfg.embed) if cfg.scaled else x
         if cfg.position == "learned":
             x = x + lookup(self.position.embedding[...], positions + cfg.offset)

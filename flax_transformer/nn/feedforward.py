@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -54,7 +55,10 @@ class FeedForwardConfig:
 
 
 class FeedForward(Module):
-    """Two linear layers D → F → D with an activation between, or three when gated."""
+    """Two linear layers D → F → D with an activation between, or three when gated.
+
+    `ops.capture(f, "neurons")` gives the activations [*B, T, F].
+    """
 
     def __init__(self, cfg: FeedForwardConfig, *, rngs: nnx.Rngs):
         def linear(layer: str, inputs: int, outputs: int, *, residual: bool = False) -> Linear:
@@ -82,7 +86,7 @@ class FeedForward(Module):
         act = activation(self.cfg.activation)
         hidden = self.up(x)
         hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
-        hidden = constrain(hidden, "batch", "length", "inner")
+        hidden = constrain(checkpoint_name(hidden, "neurons"), "batch", "length", "inner")
         return self.down(dropout(hidden, self.cfg.activation_dropout, key))
 
 
@@ -114,5 +118,6 @@ class NormedFeedForward(FeedForward):
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Apply to every position alike; `key` is for activation dropout."""
         check_hidden(x, self.cfg.embed)
-        hidden = constrain(activation(self.cfg.activation)(self.up(x)), "batch", "length", "inner")
+        hidden = checkpoint_name(activation(self.cfg.activation)(self.up(x)), "neurons")
+        hidden = constrain(hidden, "batch", "length", "inner")
         return self.down(self.norm(dropout(hidden, self.cfg.activation_dropout, key)))

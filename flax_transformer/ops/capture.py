@@ -1,19 +1,13 @@
 """Look inside a pure function: `capture` returns the values it names on its way, without changing it.
 
 A function marks a value by `jax.ad_checkpoint.checkpoint_name(x, name)`, which costs nothing when compiled. Reading
-the marks is a transform like `jax.grad`: the function is traced to a jaxpr, and the jaxpr evaluated by an interpreter
-that keeps them (https://docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html).
+the marks is a transform like `jax.grad`; `inside.intervene` is the one that replaces them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.extend import core
-
-CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
-"""Primitives that only call a jaxpr: one with a mark inside is evaluated in place."""
+from flax_transformer.ops.marked import Marked, Place
 
 
 def capture(f: Callable, name: str) -> Callable:
@@ -31,6 +25,7 @@ def capture(f: Callable, name: str) -> Callable:
       ValueError: by g, when f marks nothing by that name, or a mark is where it may run any number of times: inside
         `while`, `cond` and the like.
 
+    >>> import jax
     >>> import jax.numpy as jnp
     >>> from jax.ad_checkpoint import checkpoint_name
     >>> double = lambda x, _: (checkpoint_name(2 * x, "doubled"), None)
@@ -63,10 +58,7 @@ def capture_all(f: Callable, chosen: Callable[[str], bool]) -> Callable:
     """
 
     def g(*args):
-        closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
-        found, values = _evaluate(*_open(closed), jax.tree.leaves(args), chosen)
-        found = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in found]  # constants
-        return jax.tree.unflatten(jax.tree.structure(shape), found), values
+        return Marked.of(f, args).run(args, chosen, {})
 
     return g
 
@@ -78,76 +70,17 @@ def marks(f: Callable, *args: Any) -> tuple[str, ...]:
     >>> marks(lambda x: checkpoint_name(2 * x, "doubled"), 1.0)
     ('doubled',)
     """
-    return tuple(dict.fromkeys(_marked(jax.make_jaxpr(f)(*args).jaxpr)))
+    return tuple(dict.fromkeys(place.name for place in places(f, *args)))
 
 
-def _evaluate(jaxpr: Any, consts: Sequence, args: Sequence, chosen: Callable) -> tuple[list, dict[str, list]]:
-    """Run a jaxpr; return its results and the values marked."""
-    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    values: dict[str, list] = {}
-    for eqn in jaxpr.eqns:
-        inputs = [_read(env, atom) for atom in eqn.invars]
-        outputs, inside = _apply(jaxpr, eqn, inputs, chosen)
-        for name, found in inside.items():
-            values[name] = values.get(name, []) + found
-        env.update(zip(eqn.outvars, outputs, strict=True))
-    return [_read(env, atom) for atom in jaxpr.outvars], values
+def places(f: Callable, *args: Any) -> list[Place]:
+    """Return where f marks values when it is called so, in program order: names, shapes, and the scans around them.
 
-
-def _apply(jaxpr: Any, eqn: Any, inputs: list, chosen: Callable) -> tuple[list, dict[str, list]]:
-    kind = eqn.primitive.name
-    if kind == "name" and chosen(eqn.params["name"]):
-        return inputs, {eqn.params["name"]: inputs}
-    inner = [name for part in core.jaxprs_in_params(eqn.params) for name in _marked(part) if chosen(name)]
-    if not inner:
-        return _bind(jaxpr, eqn, inputs), {}
-    if kind == "scan":
-        return _scan(eqn.params, inputs, chosen)
-    if kind in CALLS:
-        part = next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params)
-        return _evaluate(*_open(part), inputs, chosen)
-    raise ValueError(
-        f"a captured value must not be inside {kind!r}, which may run any number of times, got {inner[0]!r}"
-    )
-
-
-def _scan(params: dict, inputs: list, chosen: Callable) -> tuple[list, dict[str, list]]:
-    """Run a scan whose body also returns what it marks."""
-    if "ft_in" in params:  # jax 0.12
-        consts, carry = (len(part) for part in params["ft_in"].unpack()[:2])
-    else:
-        consts, carry = params["num_consts"], params["num_carry"]
-    fixed, start, xs = inputs[:consts], inputs[consts : consts + carry], inputs[consts + carry :]
-
-    def body(state, slices):
-        outputs, inside = _evaluate(*_open(params["jaxpr"]), [*fixed, *state, *slices], chosen)
-        return outputs[:carry], (outputs[carry:], inside)
-
-    options = {option: params[option] for option in ("length", "reverse", "unroll")}
-    end, (ys, inside) = jax.lax.scan(body, start, xs, **options)
-    return [*end, *ys], inside
-
-
-def _bind(jaxpr: Any, eqn: Any, inputs: list) -> list:
-    """Run one equation as it is, as a jaxpr of its own."""
-    given = {atom: value for atom, value in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, core.Literal)}
-    alone = jaxpr.replace(constvars=[], invars=[*given], outvars=[*eqn.outvars], eqns=[eqn], debug_info=None)
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*given.values())
-
-
-def _marked(jaxpr: Any) -> Iterator[str]:
-    """Return the names of what a jaxpr marks, in program order."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "name":
-            yield eqn.params["name"]
-        for part in core.jaxprs_in_params(eqn.params):
-            yield from _marked(part)
-
-
-def _open(jaxpr: Any) -> tuple[Any, Sequence]:
-    """Split a jaxpr from its constants, if it has any."""
-    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
-
-
-def _read(env: dict, atom: Any) -> Any:
-    return atom.val if isinstance(atom, core.Literal) else env[atom]
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> double = lambda x, _: (checkpoint_name(2 * x, "doubled"), None)
+    >>> places(lambda x: jax.lax.scan(double, x, length=3), jnp.ones(2))
+    [Place(name='doubled', loops=(3,), shape=(2,), dtype=dtype('float32'))]
+    """
+    return Marked.of(f, args).places()

@@ -114,7 +114,7 @@ class GlobalAttention(Attention):
             y = jnp.where(chosen[..., None, None], jnp.take_along_axis(far, which[..., None, None], axis=-3), y)
             y = _mark(y, q, k, visible, (weights, which, chosen), mask.window, cfg.scale)
         y = jnp.where(visible[..., None, None], y, 0)  # what is padding itself sees nothing
-        return self.out(constrain(y, "batch", "length", "heads", None))
+        return self.out(constrain(checkpoint_name(y, "head_outputs"), "batch", "length", "heads", None))
 
     def init_cache(self, *args: object, **options: object) -> None:
         """Refuse: there is no cache for windows and global tokens."""

@@ -1,0 +1,45 @@
+"""What the explorer's page shows of one input without asking: the views that a file without a server holds."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.report.explore import write_explore_page
+from flax_transformer.task.explore.case import make_case
+from flax_transformer.task.explore.explorer import Explorer
+
+
+def first_views(explorer: Explorer, text: str, file: Path | None = None) -> dict[str, Any]:
+    """Return the first look at an input, under the request that it answers.
+
+    Raises:
+      ValueError: an input that the model does not read.
+    """
+    case = make_case(explorer.program.pretrained, text, file)
+    return {"input": {"text": text}, "look": explorer.ask("look", {"input": {"text": text, "case": case}})}
+
+
+def all_views(explorer: Explorer, text: str, file: Path | None = None) -> dict[str, Any]:
+    """Return every view of an input that there is; those that the model has not are left out."""
+    case = make_case(explorer.program.pretrained, text, file)
+    request: dict[str, Any] = {"input": {"text": text, "case": case}}
+    views: dict[str, Any] = {"input": {"text": text}, "look": explorer.ask("look", request)}
+    answer = views["look"]["answer"]
+    row = answer["first"] + len(answer["rows"]) - 1
+    tops: list[list[Mapping[str, Any]]] = answer["after"]["tops"]
+    best = tops[-1][0]["id"] if tops else 0
+    for view, more in (("lens", {}), ("effects", {"row": row}), ("attribute", {"row": row, "answer": best})):
+        with contextlib.suppress(ValueError):  # of models that have none such
+            views[view] = {**explorer.ask(view, {**request, **more}), "row": row, "answer": best}
+    return views
+
+
+def write_page(explorer: Explorer, path: str | os.PathLike, text: str, file: Path | None = None) -> Path:
+    """Write the page of one input that needs no server.
+
+    Raises:
+      ValueError: an input that the model does not read.
+    """
+    return write_explore_page(path, explorer.facts(), all_views(explorer, text, file))
