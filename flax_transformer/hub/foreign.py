@@ -32,12 +32,6 @@ def refuse_foreign(folder: Path) -> None:
       ValueError: says whose it is, and what would make a checkpoint of it.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    if not config and (folder / "adapter_config.json").is_file():
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        raise ValueError(
-            f"{folder} is an adapter of PEFT to {base!r:.80} and no model: in peft, model.merge_and_unload()"
-            ".save_pretrained(…) writes one with it"
-        )
     if "model_type" not in config and "architecture" in config:
         raise ValueError(
             f"{folder} is timm's {config['architecture']!r:.60}: read are folders with a model_type in config.json, as "

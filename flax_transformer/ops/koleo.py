@@ -19,8 +19,8 @@ def koleo(x: Float[Array, "B D"], real: Bool[Array, " B"], eps: float = 1e-8) ->
     Args:
       real: rows that count.
 
-    >>> koleo(jnp.array([[1.0, 0.0], [0.0, 3.0]]), jnp.array([True, True])).round(3).tolist()
-    [-0.347, -0.347]
+    >>> koleo(jnp.array([[1.0, 0.0], [0.0, 3.0]]), jnp.array([True, True])).round(3)
+    Array([-0.347, -0.347], dtype=float32)
     """
     x = unit(x.astype(jnp.float32))
     others = real[None] & ~jnp.eye(len(x), dtype=bool)

@@ -96,7 +96,11 @@ def test_what_is_left_is_the_model_without_the_least_important_heads(kv_heads):
             assert score[heads].sum() >= np.delete(score, heads).sum()
 
 
-@pytest.mark.parametrize("family", ["bert", "qwen2", "mixtral", "t5", "clip", "longformer", "wav2vec2", "detr"])
+@pytest.mark.parametrize(
+    "family",
+    ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen2", "mixtral", "t5", "clip", "longformer")),
+     "wav2vec2", pytest.param("detr", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_the_export_says_how_many_there_are(family, tmp_path):
     whole = hub.load(GOLDEN / family)
     importance = drawn(whole.model)

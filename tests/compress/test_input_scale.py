@@ -28,6 +28,7 @@ PREPARED = {
 """Of some families, kernels that can be scaled, and how many share their input."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", PREPARED)
 def test_outputs_stay_as_they_are(family):
     unchanged(family, PREPARED[family])

@@ -48,7 +48,11 @@ def test_what_is_left_is_the_model_without_the_least_important_neurons(model, ca
             assert size[mask].min() >= size[~mask].max()
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "t5", "bart", "vit", "clip", "swin", "whisper"])
+@pytest.mark.parametrize(
+    "family",
+    ["bert", "llama"]
+    + [pytest.param(each, marks=pytest.mark.slow) for each in ("t5", "bart", "vit", "clip", "swin", "whisper")],
+)  # fmt: skip
 def test_the_export_says_how_wide_it_is(family, tmp_path):
     whole = hub.load(GOLDEN / family)
     small = narrow_checkpoint(whole, 0.5)

@@ -191,6 +191,7 @@ def test_ranges_beside_another_state_are_refused():
         round_in_training(carrying, STATIC)
 
 
+@pytest.mark.slow
 def test_a_run_with_ranges_exports_what_it_tested_and_is_resumed(tmp_path):
     rule = replace(STATIC, pattern="feedforward")
     config = replace(DNA.train, steps=40, eval_every=20, checkpoint_every=20)

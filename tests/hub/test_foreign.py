@@ -13,7 +13,6 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.listing import listed
 
 FOLDERS = {
-    "adapter": ({"adapter_config.json": {"base_model_name_or_path": "gpt2"}}, "is an adapter of PEFT to 'gpt2'"),
     "timm": (
         {"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"tag": "x"}}},
         "is timm's 'vit_tiny_patch16_224': read are folders with a model_type",

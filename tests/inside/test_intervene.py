@@ -174,7 +174,9 @@ def test_without_edits_it_is_the_same_program(model):
     assert edited == plain
 
 
-@pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
+@pytest.mark.parametrize(
+    "remat", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in ("full", "dots", "attention"))]
+)
 def test_marks_leave_no_trace_in_what_is_compiled(remat, monkeypatch):
     model = small(remat=remat)
 

@@ -254,6 +254,7 @@ def test_a_recipe_trains_exports_and_goes_on(tmp_path, name, capsys):
     assert not np.allclose(embed(again, ["a b c"]), vectors[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("learning without labels", "SimCSE: texts beside themselves, told apart by dropout")
 def test_texts_are_found_by_themselves_with_other_dropout():
     """Labels of pairs are in no row of training; both sides of a row are one text, and dropout tells them apart."""

@@ -61,7 +61,7 @@ def runs(tmp_path_factory):
     return {name: (root / name, train(each, root / name)) for name, each in recipes.items()}
 
 
-BOTH = pytest.mark.parametrize("name", ["masked", "ctc"])
+BOTH = pytest.mark.parametrize("name", ["masked", pytest.param("ctc", marks=pytest.mark.slow)])
 
 
 @BOTH
