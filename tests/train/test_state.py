@@ -144,7 +144,7 @@ def test_parameters_made_of_python_s_numbers_cost_no_second_program(begin):
     def loss(model, batch, *, key=None):
         return jnp.sum((batch["x"] @ model["w"] * model["scale"]) ** 2), {"count": jnp.float32(4)}
 
-    step = jit_train_step(make_train_step(loss, rule, ema=True), state)
+    step = jit_train_step(make_train_step(loss, rule, ema=0.9), state)
     for _ in range(2):
         state, _ = step(state, ROWS)
     assert step._cache_size() == 1
