@@ -25,6 +25,8 @@ FACTOR = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector|ia3_l)"
     r"(\.(?P<kind>weight|bias))?$"
 )
+WHOLE = ({"lora_A", "lora_B"}, {"lora_embedding_A", "lora_embedding_B"}, {"ia3_l"})
+"""What a module has."""
 KINDS = ("LORA", "IA3")
 UNREAD = ("layer_replication", "megatron_config", "eva_config", "corda_config", "arrow_config", "use_qalora")
 """Options that change what a forward pass computes beyond a change of weights, or what factors mean."""
@@ -39,12 +41,15 @@ def base_of(folder: Path) -> tuple[str, str | None]:
     """Return the checkpoint that an adapter was trained on, a folder or hub id, and its revision.
 
     Raises:
-      ValueError: when the adapter does not say.
+      ValueError: when the adapter does not say, or names itself.
     """
     config = read_json(folder / ADAPTER)
     name = config.get("base_model_name_or_path")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{folder / ADAPTER} must say base_model_name_or_path, or hub.load(BASE, adapters=[{folder}])")
+    if not isinstance(name, str) or not name or Path(name).resolve() == folder.resolve():
+        raise ValueError(
+            f"{folder / ADAPTER} must name a checkpoint as base_model_name_or_path, or hub.load(BASE, "
+            f"adapters=[{folder}]), got {name!r:.80}"
+        )
     return name, config.get("revision")
 
 
@@ -56,23 +61,62 @@ USES = {
 HEAD = re.compile(r"(^|\.)(classifier|score|classifier\.out_proj)\.weight$")
 
 
-def fields_of(fields: Fields, names: Iterable[Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the architecture of a checkpoint with adapters, and what changes in its config.json."""
+@dataclass(frozen=True)
+class Adapter:
+    """A folder of an adapter: what it says, and its tensors, none of which is read yet."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+def open_adapter(name: Any) -> Adapter:
+    """Open an adapter, a folder or hub id.
+
+    Raises:
+      FileNotFoundError: no adapter there.
+      ValueError: one of another kind than LoRA and IA³, or with options that are not read.
+    """
+    folder = find_folder(name, only=(ADAPTER, WEIGHTS))
+    if not is_adapter(folder):
+        raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
+    config = read_json(folder / ADAPTER)
+    if config.get("peft_type") not in KINDS:
+        raise ValueError(f"peft_type must be LORA or IA3, {folder / ADAPTER} has {config.get('peft_type')!r}")
+    if unread := [name for name in UNREAD if config.get(name)]:
+        raise ValueError(f"adapters with {listed(unread)} are not read, {folder / ADAPTER} has it")
+    _check_alphas(config, folder)
+    return Adapter(folder, config, open_file(folder / WEIGHTS))
+
+
+def _check_alphas(config: Mapping[str, Any], folder: Path) -> None:
+    patterns = config.get("alpha_pattern") or {}
+    if strange := [name for name in patterns if not re.fullmatch(r"[\w.]+", name)]:
+        raise ValueError(f"alpha_pattern must name modules, {folder / ADAPTER} has {strange[0]!r:.60}")
+    alphas = [config.get("lora_alpha", 8), *patterns.values()]
+    if wrong := [alpha for alpha in alphas if not isinstance(alpha, int | float)]:
+        raise ValueError(f"lora_alpha must be a number, {folder / ADAPTER} has {wrong[0]!r:.60}")
+
+
+def fields_of(fields: Fields, adapters: Iterable[Adapter]) -> tuple[str | None, dict[str, Any]]:
+    """Return the architecture of a checkpoint with adapters, and what changes in its config.json.
+
+    Raises:
+      ValueError: a family that cannot do what an adapter is for, or tied tables of which one would change.
+    """
     own, changes = (fields.get("architectures") or [None])[0], {}
-    for name in names:
-        folder = find_folder(name, only=(ADAPTER, WEIGHTS))
-        use = USES.get(_read_config(folder).get("task_type"))
+    for adapter in adapters:
+        use = USES.get(adapter.config.get("task_type"))
         able = [] if use is None else find_uses(fields.get("model_type"), use)
         if able and own not in able:
             own = able[0]
-        if _ties(fields, own) and any("lora_embedding_A" in key for key in open_file(folder / WEIGHTS)):
+        if _ties(fields, own) and any("lora_embedding_A" in key for key in adapter.tensors):
             raise ValueError(
-                f"{folder} changes the table of tokens alone, which in this checkpoint is the output layer too "
+                f"{adapter.folder} changes the table of tokens alone, which in this checkpoint is the output layer too "
                 "(tie_word_embeddings): it cannot be merged"
             )
-        heads = [tensor for key, tensor in open_file(folder / WEIGHTS).items() if HEAD.search(key)]
-        if heads:
-            changes["num_labels"] = heads[-1].shape[0]
+        heads = [tensor for key, tensor in adapter.tensors.items() if HEAD.search(key)]
+        changes |= {"num_labels": heads[-1].shape[0]} if heads else {}
     return own, changes
 
 
@@ -82,20 +126,18 @@ def _ties(fields: Fields, architecture: str | None) -> bool:
     return bool({"text-generation", "text2text-generation", "fill-mask"} & {*find_architecture(architecture)[1].uses})
 
 
-def merge_adapters(tensors: Mapping[str, Tensor], names: Iterable[Any]) -> dict[str, Tensor]:
+def merge_adapters(tensors: Mapping[str, Tensor], adapters: Iterable[Adapter]) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint with adapters merged into them, one after the other; nothing is read yet.
 
     Args:
       tensors: of the checkpoint, by name.
-      names: folders or hub ids of adapters.
 
     Raises:
-      FileNotFoundError: no adapter there.
-      ValueError: an adapter of another kind than `KINDS`, or of another model.
+      ValueError: an adapter of another model, or one that is not whole.
     """
     merged = dict(tensors)
-    for name in names:
-        merged = _merged(merged, find_folder(name, only=(ADAPTER, WEIGHTS)))
+    for adapter in adapters:
+        _merge(merged, adapter)
     return merged
 
 
@@ -136,10 +178,9 @@ class _Change:
         return old * scale.reshape(-1) if scale.size == old.size and scale.shape[0] == old.size else old
 
 
-def _merged(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    config = _read_config(folder)
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in open_file(folder / WEIGHTS).items():
+def _merge(tensors: dict[str, Tensor], adapter: Adapter) -> None:
+    folder, parts = adapter.folder, {}
+    for name, tensor in adapter.tensors.items():
         name = name.removeprefix(ROOT).replace(".base_layer.", ".")
         if (found := FACTOR.match(name)) is None:
             tensors[_found(tensors, name) or name] = tensor
@@ -148,7 +189,9 @@ def _merged(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
         else:
             parts.setdefault(found["module"], {})[found["part"]] = tensor
     for module, own in parts.items():
-        change = _Change(_scale(config, module, own), bool(config.get("fan_in_fan_out")), own)
+        if {*own} - {"lora_magnitude_vector"} not in WHOLE:
+            raise ValueError(f"{folder}: a module has both factors or a scale, {module} has {listed(own)}")
+        change = _Change(_scale(adapter.config, module, own), bool(adapter.config.get("fan_in_fan_out")), own)
         name = _found(tensors, f"{module}.weight")
         if name is None:
             raise ValueError(f"{folder} is an adapter of another model: the checkpoint has no {module}.weight")
@@ -156,18 +199,6 @@ def _merged(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
         bias = _found(tensors, f"{module}.bias")
         if "ia3_l" in own and bias is not None:
             tensors[bias] = _changed(tensors[bias], change.bias, f"{folder}: {module}")
-    return tensors
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    if not is_adapter(folder):
-        raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
-    config = read_json(folder / ADAPTER)
-    if config.get("peft_type") not in KINDS:
-        raise ValueError(f"peft_type must be LORA or IA3, {folder / ADAPTER} has {config.get('peft_type')!r}")
-    if unread := [name for name in UNREAD if config.get(name)]:
-        raise ValueError(f"adapters with {listed(unread)} are not read, {folder / ADAPTER} has it")
-    return config
 
 
 def _scale(config: Mapping[str, Any], module: str, parts: Mapping[str, Tensor]) -> float:
@@ -176,7 +207,7 @@ def _scale(config: Mapping[str, Any], module: str, parts: Mapping[str, Tensor]) 
     if down is None:
         return 1.0
     patterns = config.get("alpha_pattern") or {}
-    own = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
+    own = next((each for each in patterns if f".{module}".endswith(f".{each}")), None)
     alpha, rank = config.get("lora_alpha", 8) if own is None else patterns[own], down.shape[0]
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 

@@ -1,51 +1,41 @@
 """Checkpoints in and out: `load` a folder or hub id, `save` what `transformers` opens, `wrap` a model made here."""
 
 import contextlib
-import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
-from flax_transformer.hub.adapter import base_of, fields_of, is_adapter, merge_adapters
-from flax_transformer.hub.config_diff import config_diff
-from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers, without_model_type
+from flax_transformer.hub.adapter import Adapter, base_of, fields_of, is_adapter, merge_adapters, open_adapter
+from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
     CONFIG,
     DTYPES,
-    beside,
     common_dtype,
     find_folder,
     open_tensors,
     read_json,
-    write_tensors,
 )
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
-from flax_transformer.hub.quantized.model import load_quantized, plain, quantized_kernels, turned, whole
+from flax_transformer.hub.quantized.model import load_quantized, quantized_kernels, turned, whole
 from flax_transformer.hub.quantized.read import read_quantized
-from flax_transformer.hub.quantized.write import write_quantized
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.registry import find_architecture, find_family, read_as
-from flax_transformer.hub.sentence import is_sentence, write_modules
-from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder, written
-from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.hub.registry import find_family, read_as
+from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder
+from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract
-from flax_transformer.models.text.sentence import SentenceEncoderConfig
 from flax_transformer.nn import with_fields, with_precision
 
 _MOST = 40
@@ -120,14 +110,17 @@ def load(
         return load(base, dtype=dtype, mesh=mesh, revision=revision, lenient=lenient, adapters=(folder, *adapters))
     refuse_foreign(folder)
     if is_orbax(folder):
-        return load_orbax(_as_it_is(folder, lenient or (adapters or None)), dtype=dtype, mesh=mesh)
-    lenient = lenient or Lenient()
+        return load_orbax(_as_it_is(folder, lenient, adapters), dtype=dtype, mesh=mesh)
     stated, folder, beside, said = _opened(folder)
-    if adapters:
-        own, changes = fields_of(stated, adapters)
-        lenient = replace(lenient, architecture=lenient.architecture or own, config={**changes, **lenient.config})
-    fields = stated.relabelled(lenient.config)
-    fields = fields if lenient.architecture is None else read_as(fields, lenient.architecture)
+    return _filled(stated, folder, beside, said, lenient or Lenient(), [*map(open_adapter, adapters)], dtype, mesh)
+
+
+def _filled(
+    stated: Fields, folder: Path, beside: dict[str, StoredTensor], said: dict[str, Any], lenient: Lenient,
+    adapters: Sequence[Adapter], dtype: str | None, mesh: Mesh | None,
+) -> Pretrained:  # fmt: skip
+    """Make the model of a folder that is opened, and fill it with the stored tensors."""
+    fields, lenient = _asked(stated, lenient, adapters)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
     stored = merge_adapters(_read_whole(fields, open_tensors(folder) | beside, folder, dtype), adapters)
@@ -150,6 +143,15 @@ def load(
         fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
     said = read_json(folder / family.generation) if (folder / family.generation).is_file() else said
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder))
+
+
+def _asked(stated: Fields, lenient: Lenient, adapters: Sequence[Adapter]) -> tuple[Fields, Lenient]:
+    """Return the fields of what is asked for, and all exceptions, those that adapters need among them."""
+    if adapters:
+        own, changes = fields_of(stated, adapters)
+        lenient = replace(lenient, architecture=lenient.architecture or own, config={**changes, **lenient.config})
+    fields = stated.relabelled(lenient.config)
+    return fields if lenient.architecture is None else read_as(fields, lenient.architecture), lenient
 
 
 def _opened(folder: Path) -> tuple[Fields, Path, dict[str, StoredTensor], dict[str, Any]]:
@@ -176,9 +178,9 @@ def _read_whole(
     return {**stored, **whole(found, dtype or (named if named in DTYPES.values() else "float32"))}
 
 
-def _as_it_is(folder: Path, lenient: Lenient | None) -> Path:
+def _as_it_is(folder: Path, lenient: Lenient | None, adapters: Sequence[Any]) -> Path:
     """Return a folder that takes no exceptions, and refuse them."""
-    if lenient is not None:
+    if lenient is not None or adapters:
         raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
     return folder
 
@@ -256,109 +258,6 @@ def _named(file: Path) -> Iterator[None]:
         raise ValueError(f"{file}: {error}") from error
 
 
-def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
-    """Write config.json, safetensors and tokenizer files that `transformers` opens, with the names it uses itself; of a
-    sentence encoder the folders of its modules too, as sentence-transformers opens them.
-
-    Files are complete before they appear in the folder.
-
-    Raises:
-      ValueError: when the model is not what its config says.
-    """
-    family, architecture = pretrained.family, pretrained.architecture
-    kernels = quantized_kernels(pretrained.model)
-    config = {name: value for name, value in pretrained.config.items() if name != "quantization_config"}
-    entries = resolve(family.rows(architecture), plain(pretrained.model) if kernels else pretrained.model)
-    if kernels:
-        few, config["quantization_config"], names = write_quantized(entries, kernels, family.copies)
-        entries = [entry for entry in entries if not names & set(entry.names)]
-    parts = tensors_of(pretrained.model, entries) | (few if kernels else {})
-    if family.writes_copies:
-        parts |= {copy: parts[original] for copy, original in family.copies.items() if original in parts}
-    if family.spelled is not None:
-        parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
-    dtype = common_dtype(jax.tree.leaves(pretrained.model))
-    config = {**{k: v for k, v in config.items() if k != "torch_dtype"}, "dtype": dtype}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    files, inside = written(config) if is_sentence(config) else ({CONFIG: without_model_type(config)}, "")
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as made:
-        part = Path(made)
-        for path in {inside, *(name.rpartition("/")[0] for name in (*files, *parts))}:
-            (part / path).mkdir(exist_ok=True)
-        _write_parts(part, inside, parts, family.weights)
-        for name, data in files.items():
-            _write_json(part / name, data)
-        if pretrained.generation:
-            _write_json(part / inside / family.generation, dict(pretrained.generation))
-        for each in (pretrained.tokenizer, pretrained.processor):
-            if each is not None:
-                each.save(part / inside)
-        for old in (folder / inside).glob(f"{family.weights}*.safetensors*"):
-            old.unlink()
-        for file in [path for path in part.rglob("*") if path.is_file()]:
-            shutil.move(file, beside(folder, str(file.relative_to(part))))
-
-
-def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], stem: str) -> None:
-    """Write tensors, each into the folder that its name begins with, or into the Transformer's."""
-    for path in dict.fromkeys(name.rpartition("/")[0] for name in parts):
-        names = {name.rpartition("/")[2]: name for name in parts if name.rpartition("/")[0] == path}
-        write_tensors(
-            part / (path or inside),
-            {short: parts[name][0] for short, name in names.items()},
-            lambda short, names=names: parts[names[short]][1](),
-            stem,
-        )
-
-
-def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any = None, **fields: Any) -> Pretrained:
-    """Wrap a model made here as a checkpoint, to call, generate with and `save`.
-
-    Args:
-      model: of this package; its config must be one that the architecture can have.
-      architecture: a class of `transformers`, as "GPT2LMHeadModel".
-      tokenizer: a `HubTokenizer`.
-      processor: an `ImageProcessor`.
-      fields: of config.json besides those that say what the model is: `pad_token_id`, `id2label` and so on.
-
-    Raises:
-      ValueError: an unknown architecture, or a model that it cannot be.
-    """
-    family, known = find_architecture(architecture)
-    model = model if family.adopt is None else family.adopt(model)
-    head, backbone, said = getattr(model.cfg, "head", None), model.cfg, {}
-    if isinstance(model.cfg, SentenceEncoderConfig):
-        backbone, said = model.cfg.backbone, write_modules(model.cfg.head)
-    bare = bool(said and known.at) and not hasattr(backbone, known.at.rstrip("."))
-    said |= {} if known.writes is None else known.writes(backbone)
-    backbone = getattr(backbone, known.at.rstrip(".")) if known.at and not bare else backbone
-    labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
-    config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone), **said}
-    config |= {"has_pooler": False} if bare else {}
-    if family.tokens in config:
-        ids = {name: fields.pop(name) for name in list(fields) if name.endswith("_token_id")}
-        ids = {name: ids[usual] for name, usual in family.marks.items() if usual in ids} | ids
-        config[family.tokens] = {**config[family.tokens], **ids}
-    pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
-    again = pretrained.architecture.config(pretrained.config)
-    if is_sentence(pretrained.config):
-        backbone, inner = model.cfg, again
-    else:
-        inner = getattr(again, known.at.rstrip(".")) if known.at else again
-    lost = config_diff(backbone, inner)
-    if not lost:
-        rows = pretrained.family.rows(pretrained.architecture)
-        sizes = ([entry.shapes for entry in resolve(rows, plain(each))] for each in (model, abstract(again)))
-        lost = [] if next(sizes) == next(sizes) else ["other shapes"]
-    if lost:
-        raise ValueError(
-            f"a {architecture} cannot be the model given; its config.json would describe one with "
-            f"{listed(lost, longest=200)}"
-        )
-    return pretrained
-
-
 def _matched(
     stored: Mapping[str, StoredTensor],
     entries: list[Entry],
@@ -396,7 +295,3 @@ def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:
         return name
     bare = next((name.removeprefix(prefix) for prefix in prefixes if prefix and name.startswith(prefix)), name)
     return next((prefix + bare for prefix in (*prefixes, "") if prefix + bare in expected), name)
-
-
-def _write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -54,13 +54,23 @@ def test_adapters_are_merged_one_after_the_other(tmp_path):
     ("change", "message"),
     [
         ({"peft_type": "PREFIX_TUNING"}, "peft_type must be LORA or IA3, .* has 'PREFIX_TUNING'"),
-        ({"base_model_name_or_path": None}, "must say base_model_name_or_path"),
+        ({"base_model_name_or_path": None}, "must name a checkpoint as base_model_name_or_path, .* got None"),
+        ({"alpha_pattern": {"(a+)+$": 2}}, r"alpha_pattern must name modules, .* has '\(a\+\)\+\$'"),
+        ({"lora_alpha": "16"}, "lora_alpha must be a number, .* has '16'"),
         ({"layer_replication": [[0, 1]]}, "adapters with layer_replication are not read"),
     ],
 )
 def test_what_cannot_be_merged_says_so(change, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         hub.load(adapter(tmp_path, factors(), **change))
+
+
+def test_an_adapter_is_no_checkpoint_of_its_own_and_has_both_factors(tmp_path):
+    with pytest.raises(ValueError, match="must name a checkpoint as base_model_name_or_path"):
+        hub.load(adapter(tmp_path / "own", factors(), base_model_name_or_path=str(tmp_path / "own")))
+    down = {name: value for name, value in factors().items() if "lora_A" in name}
+    with pytest.raises(ValueError, match=r"a module has both factors or a scale, .* has lora_A"):
+        hub.load(adapter(tmp_path / "half", down))
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path):
