@@ -74,7 +74,7 @@ def test_the_page_and_its_views_are_there(address):
     assert code == 200
     assert "connect-src 'self'" in page
     assert headers["Referrer-Policy"] == "no-referrer"
-    code, found, _ = get(f"{address}look", json.dumps({"input": {"text": "a", "case": 1}}).encode(), **JSON)
+    code, found, _ = get(f"{address}look", json.dumps({"input": {"text": "a"}}).encode(), **JSON)
     assert (code, json.loads(found)) == (200, {"view": "look", "request": {"input": {"text": "a"}}, "number": None})
 
 

@@ -26,7 +26,9 @@ WITHOUT = ("convnext", "mixer", "resnet")
 def opened(folder):
     pretrained, inputs, _ = load(folder)
     explorer = Explorer(pretrained, folder.name)
-    return explorer, {"input": {"text": folder.name, "case": case_of_arrays(pretrained, inputs)}}
+    asked = {"text": folder.name}
+    explorer.keep(asked, case_of_arrays(pretrained, inputs))
+    return explorer, {"input": asked}
 
 
 def weights(kind):
@@ -79,7 +81,7 @@ def gpt2():
 
 def test_what_is_shown_is_what_the_model_computes(gpt2):
     explorer, request = gpt2
-    case = request["input"]["case"]
+    case = explorer.case(request)
     seen = explorer.ask("look", {**request, "measure": "norms"})
     program, given = explorer.program, explorer.program.given(case.inputs, padded=False)
     with jax.set_mesh(program.mesh):
@@ -97,7 +99,7 @@ def test_what_is_shown_is_what_the_model_computes(gpt2):
 
 def test_a_text_is_padded_to_a_bucket_and_says_the_same(gpt2):
     explorer, request = gpt2
-    given = explorer.program.given(request["input"]["case"].inputs)
+    given = explorer.program.given(explorer.case(request).inputs)
     assert given.input_ids.shape == (1, 16)
     assert explorer.program.pads
 
@@ -131,9 +133,10 @@ def test_heads_are_named_by_repeated_tokens(gpt2):
 
 def test_patching_the_first_states_of_another_text_gives_its_answer(gpt2):
     explorer, request = gpt2
-    case = request["input"]["case"]
+    case = explorer.case(request)
     other = make_case(explorer.program.pretrained, " ".join((*case.source[:-1], "3")))
-    both = {**request, "other": {"text": "other", "case": other}}
+    explorer.keep({"text": "other"}, other)
+    both = {**request, "other": {"text": "other"}}
     traced = explorer.ask("trace", both)
     assert traced["p"][0][-1] == pytest.approx(traced["other"], abs=1e-3)  # they differ in the last token alone
     assert traced["p"][0][0] == pytest.approx(traced["own"], abs=1e-3)
@@ -143,7 +146,7 @@ def test_patching_the_first_states_of_another_text_gives_its_answer(gpt2):
 
 def test_a_page_without_a_server_holds_every_view(gpt2, tmp_path):
     explorer, request = gpt2
-    text = request["input"]["case"].text
+    text = explorer.case(request).text
     assert {"input", "look", "lens", "effects", "attribute"} == all_views(explorer, text).keys()
     page = write_page(explorer, tmp_path / "page.html", text).read_text()
     assert "connect-src" not in page
@@ -192,3 +195,9 @@ def test_arrays_are_read_without_pickles_and_not_without_end(gpt2):
     np.savez_compressed(file, input_ids=np.zeros((1, 2 << 20)))
     with pytest.raises(ValueError, match="at most 8,388,608 bytes in all"):
         make_case(pretrained, file=file.getvalue())
+
+
+def test_words_of_a_request_that_nobody_knows_change_nothing(gpt2):
+    explorer, request = gpt2
+    strange = {"input": {**request["input"], "case": 1}}
+    assert explorer.ask("lens", strange) == explorer.ask("lens", request)

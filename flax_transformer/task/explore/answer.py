@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.classification import label_names
-from flax_transformer.task.explore.case import Case, _spelt
+from flax_transformer.task.explore.case import Case, spelt
 
 TOP = 8
 """Answers of a position that are shown."""
@@ -79,7 +79,7 @@ class Answers:
 
     def spell(self, answer: int) -> str:
         """Name an answer."""
-        return _spelt(self.pretrained, [answer], target=True)[0] if self.of_tokens else self.columns[answer]
+        return spelt(self.pretrained, [answer], target=True)[0] if self.of_tokens else self.columns[answer]
 
     def tops(self, logs: Float[np.ndarray, "R E"], count: int = TOP) -> list[list[dict[str, Any]]]:
         """Return the likeliest answers at each position, the likeliest first; none of what is only numbers."""

@@ -80,12 +80,19 @@ def grouped(given: Inputs) -> Grouped:
     return Grouped(name, groups.reshape([-1 if i == axis else 1 for i in range(len(shape))]), count, (1, count))
 
 
-def attribute(
-    pretrained: Pretrained, given: Inputs, edits: Interventions, groups: Array, row: Array, answer: Array,
-    *, what: str, count: int,
-) -> dict[str, Float[Array, "G"]]:  # fmt: skip
+class Question(NamedTuple):
+    """Which answer is attributed, of what inputs, under what intervention, and which numbers belong together."""
+
+    given: Inputs
+    edits: Interventions
+    groups: Array
+    row: Array
+    answer: Array
+
+
+def attribute(pretrained: Pretrained, asked: Question, *, what: str, count: int) -> dict[str, Float[Array, "G"]]:
     """Return each group's part in the log-probability of an answer, by all methods but the integral."""
-    value, x = _begun(pretrained, given, edits, row, answer, what)
+    (value, x), groups = _begun(pretrained, asked, what), asked.groups
     orders = draw_permutations(jax.random.key(0), ORDERS, count)
     return {
         "gradient × input": by_group(gradient_times_input(value, x), groups, count),
@@ -95,26 +102,24 @@ def attribute(
 
 
 def integrate(
-    pretrained: Pretrained, given: Inputs, edits: Interventions, groups: Array, row: Array, answer: Array,
-    *, what: str, count: int, steps: int,
-) -> tuple[Float[Array, "G"], Float[Array, ""]]:  # fmt: skip
+    pretrained: Pretrained, asked: Question, *, what: str, count: int, steps: int
+) -> tuple[Float[Array, "G"], Float[Array, ""]]:
     """Return integrated gradients by group, and how far they are from adding up."""
-    value, x = _begun(pretrained, given, edits, row, answer, what)
+    value, x = _begun(pretrained, asked, what)
     found = integrated_gradients(value, x, steps=steps)
-    return by_group(found.values, groups, count), found.error
+    return by_group(found.values, asked.groups, count), found.error
 
 
-def _begun(
-    pretrained: Pretrained, given: Inputs, edits: Interventions, row: Array, answer: Array, what: str
-) -> tuple[Callable[[Array], Array], Array]:
+def _begun(pretrained: Pretrained, asked: Question, what: str) -> tuple[Callable[[Array], Array], Array]:
     """Return the log-probability of an answer as a function of what it is attributed to, and that."""
+    given, edits = asked.given, asked.edits
 
     def value(x: Array) -> Array:
         if what == EMBEDDED:
             output = intervene(of_inputs)({**edits, EMBEDDED: [Replace(x)]}, pretrained, given)
         else:
             output = intervene(of_inputs)(edits, pretrained, replace(given, **{what: x}))
-        return log_probabilities(*scores_of(output))[row, answer]
+        return log_probabilities(*scores_of(output))[asked.row, asked.answer]
 
     if what != EMBEDDED:
         return value, getattr(given, what)

@@ -70,7 +70,7 @@ def make_case(
         inputs, shown = _read_file(pretrained, file)
     if text.strip() and "input_ids" in known.inputs.names and not known.inputs.colours:
         words = _tokens(pretrained, text)
-        inputs, tokens = {**inputs, **words}, _spelt(pretrained, words["input_ids"][0])
+        inputs, tokens = {**inputs, **words}, spelt(pretrained, words["input_ids"][0])
     missing = [name for name in needs if name not in inputs and name != "decoder_input_ids"]
     if not inputs or (missing and not known.inputs.either):
         name, reads = pretrained.config["architectures"][0], " and ".join(known.inputs.reads) or ", ".join(needs)
@@ -81,7 +81,7 @@ def make_case(
         written = _answer(pretrained, inputs) if written is None else [int(token) for token in written][:LONGEST]
         read = [_start(pretrained), *written]
         inputs["decoder_input_ids"] = np.array([read], np.int32)
-        target = _spelt(pretrained, read, target=True)
+        target = spelt(pretrained, read, target=True)
     return Case(inputs, tokens, target, tuple(written or ()), shown, text)
 
 
@@ -102,7 +102,7 @@ def case_of_arrays(pretrained: Pretrained, arrays: Mapping[str, np.ndarray]) -> 
     if (frames := inputs.get("input_features")) is not None:
         shown = _drawn(np.repeat(np.repeat(frames[0, ::-1], 4, 0), 4, 1)[..., None])
     return Case(
-        inputs, _spelt(pretrained, source.ravel()), _spelt(pretrained, target, target=True), tuple(target[1:].tolist()),
+        inputs, spelt(pretrained, source.ravel()), spelt(pretrained, target, target=True), tuple(target[1:].tolist()),
         shown, " ".join(map(str, source.ravel().tolist())),
     )  # fmt: skip
 
@@ -168,7 +168,8 @@ def _tokens(pretrained: Pretrained, text: str) -> dict[str, np.ndarray]:
     return made
 
 
-def _spelt(pretrained: Pretrained, ids: Any, *, target: bool = False) -> tuple[str, ...]:
+def spelt(pretrained: Pretrained, ids: Any, *, target: bool = False) -> tuple[str, ...]:
+    """Spell tokens: those that are read, or those of a decoder."""
     ids = [int(token) for token in np.asarray(ids).ravel()]
     if pretrained.tokenizer is None or not hasattr(pretrained.tokenizer, "decode"):
         return tuple(map(str, ids))

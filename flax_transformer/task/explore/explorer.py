@@ -35,6 +35,7 @@ from flax_transformer.task.explore.attribute import (
     EMBEDDED,
     METHODS,
     STEPS,
+    Question,
     as_json,
     attribute,
     grouped,
@@ -109,21 +110,24 @@ class Explorer:
     def case(self, request: Mapping[str, Any], which: str = "input") -> Case:
         """Return the inputs that a request names; they are made once."""
         asked = request.get(which) or {}
-        text, written = str(asked.get("text", "")), asked.get("written")
-        file = asked.get("file")
-        if isinstance(file, str):
-            try:
-                file = base64.b64decode(file.partition(",")[2] if file.startswith("data:") else file, validate=True)
-            except ValueError as error:
-                raise ValueError("a file must be base64, got something else") from error
-        key = hashlib.sha256(repr((text, written, file)).encode()).hexdigest()
+        key = _key(asked)
         if key not in self._cases:
+            text, written, file = str(asked.get("text", "")), asked.get("written"), asked.get("file")
+            if isinstance(file, str):
+                try:
+                    file = base64.b64decode(file.partition(",")[2] if file.startswith("data:") else file, validate=True)
+                except ValueError as error:
+                    raise ValueError("a file must be base64, got something else") from error
             written = None if written is None else [int(token) for token in written]
-            made = asked["case"] if "case" in asked else make_case(self.program.pretrained, text, file or None, written)
-            self._cases[key] = made
-            while len(self._cases) > KEPT:
-                self._cases.popitem(last=False)
+            self.keep(asked, make_case(self.program.pretrained, text, file or None, written))
+        self._cases.move_to_end(key)
         return self._cases[key]
+
+    def keep(self, asked: Mapping[str, Any], case: Case) -> None:
+        """Remember inputs as what a request asks for, in place of the oldest where there are many."""
+        self._cases[_key(asked)] = case
+        while len(self._cases) > KEPT:
+            self._cases.popitem(last=False)
 
     def look(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return attention, answers and what switches have changed."""
@@ -174,11 +178,11 @@ class Explorer:
         scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))[1]
         answer = _number(request.get("answer"), max(scores.shape[-1], 2), "answers")
         group = grouped(given)
-        asked = given, edits, jnp.asarray(group.groups), row, answer
-        found = program.run(attribute, *asked, what=group.what, count=group.count)
+        asked = Question(given, edits, jnp.asarray(group.groups), row, answer)
+        found = program.run(attribute, asked, what=group.what, count=group.count)
         for steps in STEPS:
             name = METHODS[0]
-            found[name], error = program.run(integrate, *asked, what=group.what, count=group.count, steps=steps)
+            found[name], error = program.run(integrate, asked, what=group.what, count=group.count, steps=steps)
             if abs(error) <= COMPLETE:
                 break
         real = len(case.source) if group.what == EMBEDDED and case.source else group.count
@@ -271,6 +275,12 @@ class Explorer:
         """Return what answers are called, and the shape of the scores."""
         name, scores = scores_of(jax.eval_shape(of_inputs, self.program.pretrained, given))
         return Answers(self.program.pretrained, case, name, scores.shape), scores.shape
+
+
+def _key(asked: Mapping[str, Any]) -> str:
+    """Return what a request names its inputs by."""
+    named = str(asked.get("text", "")), asked.get("written"), asked.get("file")
+    return hashlib.sha256(repr(named).encode()).hexdigest()
 
 
 def open_explorer(name: str | Path, revision: str | None = None) -> Explorer:

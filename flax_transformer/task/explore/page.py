@@ -17,15 +17,14 @@ def first_views(explorer: Explorer, text: str, file: Path | None = None) -> dict
     Raises:
       ValueError: an input that the model does not read.
     """
-    case = make_case(explorer.program.pretrained, text, file)
-    return {"input": {"text": text}, "look": explorer.ask("look", {"input": {"text": text, "case": case}})}
+    request = _begun(explorer, text, file)
+    return {**request, "look": explorer.ask("look", request)}
 
 
 def all_views(explorer: Explorer, text: str, file: Path | None = None) -> dict[str, Any]:
     """Return every view of an input that there is; those that the model has not are left out."""
-    case = make_case(explorer.program.pretrained, text, file)
-    request: dict[str, Any] = {"input": {"text": text, "case": case}}
-    views: dict[str, Any] = {"input": {"text": text}, "look": explorer.ask("look", request)}
+    request = _begun(explorer, text, file)
+    views: dict[str, Any] = {**request, "look": explorer.ask("look", request)}
     answer = views["look"]["answer"]
     row = answer["first"] + len(answer["rows"]) - 1
     tops: list[list[Mapping[str, Any]]] = answer["after"]["tops"]
@@ -34,6 +33,13 @@ def all_views(explorer: Explorer, text: str, file: Path | None = None) -> dict[s
         with contextlib.suppress(ValueError):  # of models that have none such
             views[view] = {**explorer.ask(view, {**request, **more}), "row": row, "answer": best}
     return views
+
+
+def _begun(explorer: Explorer, text: str, file: Path | None) -> dict[str, Any]:
+    """Return a request that stands for a text and a file, of which the page is told the text."""
+    asked = {"text": text}
+    explorer.keep(asked, make_case(explorer.program.pretrained, text, file))
+    return {"input": asked}
 
 
 def write_page(explorer: Explorer, path: str | os.PathLike, text: str, file: Path | None = None) -> Path:

@@ -97,8 +97,6 @@ def _answered(explorer: Explorer, view: str, body: bytes) -> tuple[int, str]:
             not isinstance(request.get(name) or {}, dict) for name in ("input", "other", "off")
         ):
             raise ValueError("a request must be an object, and so must be its input, other and off")
-        for name in ("input", "other"):
-            (request.get(name) or {}).pop("case", None)
         return 200, to_json(explorer.ask(view, request))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         said = str(error).splitlines() or [type(error).__name__]
