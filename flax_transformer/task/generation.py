@@ -3,7 +3,6 @@
 Axes: B images, H W height and width in pixels, C channels.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,31 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
-from flax_transformer.data.examples import Arrays
-from flax_transformer.data.image import ImageRows, Normalise, each_image_once
+from flax_transformer.data.image import Normalise
 from flax_transformer.frozen import frozen
+from flax_transformer.task.image_input import HeldSplits
 
 ROWS = 64
 """Images that are generated together."""
 
 
 @frozen
-class HeldForGeneration:
+class HeldForGeneration(HeldSplits):
     """Images that generated ones are compared with, and how a model sees them."""
 
-    images: Mapping[str, tuple[Any, ...]]
-    """Those of each split, then the transforms that make them one size."""
     normalise: Normalise
     classes: tuple[str, ...]
-    rows: int
-    """Images of a batch."""
-
-    def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
-        """Return batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
-        images, *fixed = self.images[split]
-        if most is not None and most < len(images):
-            images = images.take(np.random.default_rng(0).permutation(len(images))[:most])
-        return each_image_once(images, *fixed, rows=self.rows, collate=ImageRows())
 
     def pixels(self, split: str, most: int | None = None) -> UInt8[np.ndarray, "B H W C"]:
         """Return the images of a split, or so many of them at random, as bytes."""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from flax_transformer.data import shuffled
-from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
@@ -31,7 +30,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.image_input import FILTERS, image_stream, opened, seen_by, shape_of
+from flax_transformer.task.image_input import FILTERS, HeldSplits, image_stream, opened, seen_by, shape_of
 from flax_transformer.task.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
 from flax_transformer.text_table import align
@@ -45,21 +44,10 @@ IMAGES, PIXELS = 1 << 12, 1 << 18
 
 
 @frozen
-class HeldPixels:
+class HeldPixels(HeldSplits):
     """Images before they become sequences."""
 
-    images: Mapping[str, tuple[Any, ...]]
-    """Those of each split, then the transforms that make them one size."""
     palette: Palette
-    rows: int
-    """Images of a batch."""
-
-    def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
-        """Return batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
-        images, *fixed = self.images[split]
-        if most is not None and most < len(images):
-            images = images.take(np.random.default_rng(0).permutation(len(images))[:most])
-        return each_image_once(images, *fixed, rows=self.rows, collate=ImageRows())
 
 
 @frozen

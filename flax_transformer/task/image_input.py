@@ -1,6 +1,6 @@
 """What all tasks on images share: how images are sized, normalised, augmented, streamed and shown."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import ArrayLike
 
-from flax_transformer.data.examples import Transform
+from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.image import (
     CenterCrop,
     ColourJitter,
     Erase,
+    ImageRows,
     ImageStream,
     MixupCutmix,
     Normalise,
@@ -22,6 +23,7 @@ from flax_transformer.data.image import (
     Resize,
     ShiftFlip,
     decode_image,
+    each_image_once,
 )
 from flax_transformer.data.image.geometry import Resample, pair
 from flax_transformer.data.image.image_set import images_of
@@ -49,6 +51,23 @@ class HeldImages(HeldSeen):
     def seen(self, index: int) -> Any:
         """Return an image in the size in which a model sees it, of Pillow."""
         return self.example(index)["image"]
+
+
+@frozen
+class HeldSplits:
+    """Images of each split, by which a model is evaluated that is given no batches of them."""
+
+    images: Mapping[str, tuple[Any, ...]]
+    """Those of each split, then the transforms that make them one size."""
+    rows: int
+    """Images of a batch."""
+
+    def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
+        """Return batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
+        images, *fixed = self.images[split]
+        if most is not None and most < len(images):
+            images = images.take(np.random.default_rng(0).permutation(len(images))[:most])
+        return each_image_once(images, *fixed, rows=self.rows, collate=ImageRows())
 
 
 @frozen
