@@ -129,7 +129,14 @@ def generate(
 def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, seed: int, revision: str | None) -> None:
     """Generate images, and print the file that they are in."""
     from flax_transformer.task.checkpoint import open_checkpoint
-    from flax_transformer.task.draw_images import Drawing, check_output, draw_by_run, draw_images, write_images
+    from flax_transformer.task.draw_images import (
+        Drawing,
+        check_output,
+        draw_by_run,
+        draw_images,
+        open_autoencoder,
+        write_images,
+    )
 
     if pixels.images is None:
         raise ValueError("how many images are to be generated is said by --images")
@@ -145,7 +152,8 @@ def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, see
     check_output(pixels.output)
     images = draw_by_run(checkpoint, drawing)
     if images is None:
-        images = draw_images(open_checkpoint(checkpoint, revision=revision), drawing)
+        pretrained = open_checkpoint(checkpoint, revision=revision)
+        images = draw_images(pretrained, drawing, open_autoencoder(checkpoint, revision=revision))
     write_images(images, pixels.output)
     print(pixels.output)
 

@@ -1,7 +1,4 @@
-"""Folders of diffusers: a Transformer by itself, or the one of a pipeline; and the scheduler beside it.
-
-The autoencoder of a pipeline is not read: of latents the Transformer makes latents.
-"""
+"""Folders of diffusers: a model by itself, or a pipeline's Transformer, with scheduler and autoencoder beside it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,13 +55,22 @@ def open_diffusers(folder: Path) -> DiffusersFolder:
     fields = with_model_type(read_json(inside / CONFIG))
     if "model_type" not in fields:
         name = fields.get(CLASS)
-        raise ValueError(f"{inside / CONFIG} is of a {name!r:.60} of diffusers; of these DiTTransformer2DModel is read")
+        raise ValueError(
+            f"{inside / CONFIG} is of a {name!r:.60} of diffusers; of these DiTTransformer2DModel and "
+            "AutoencoderKL are read"
+        )
     named = pipeline.get("id2label")
     if isinstance(named, dict) and len(named) == fields.get("num_embeds_ada_norm"):
         fields["id2label"] = named
     places = (folder / "scheduler" / SCHEDULER, inside / SCHEDULER)
     scheduler = next((read_json(file) for file in places if file.is_file()), {})
     return DiffusersFolder(Fields.of(fields), inside, scheduler)
+
+
+def autoencoder_folder(folder: Path) -> Path | None:
+    """Return the folder of a pipeline's autoencoder, which makes images of latents; None where there is none."""
+    found = folder / "vae"
+    return found if (folder / PIPELINE).is_file() and (found / CONFIG).is_file() else None
 
 
 def with_model_type(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ USES = {
     "visual-reasoning": "tell whether a text is true of its images",
     "reinforcement-learning": "choose actions",
     "image-generation": "generate images",
+    "image-reconstruction": "restore images from latents",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
 }

@@ -31,6 +31,18 @@ class RMSNorm(nnx.RMSNorm):
         return (y * (factor * self.scale[...].astype(y.dtype))).astype(self.dtype)
 
 
+class GroupNorm(nnx.GroupNorm):
+    """Flax's parameters (Wu & He 2018, https://arxiv.org/abs/1803.08494), of images with any number of batch axes."""
+
+    def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
+        """Normalise all positions of a group of channels of one image, in float32 whatever the input's type."""
+        parts = widen(x).reshape(*x.shape[:-1], self.num_groups, -1)
+        parts = parts - jnp.mean(parts, (-4, -3, -1), keepdims=True)
+        factor = jax.lax.rsqrt(jnp.mean(jnp.square(parts), (-4, -3, -1), keepdims=True) + self.epsilon)
+        y = (parts * factor).reshape(x.shape)
+        return (y * self.scale[...] + self.bias[...]).astype(self.dtype)
+
+
 NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm}
 
 

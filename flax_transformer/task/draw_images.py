@@ -8,13 +8,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int, Shaped, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 
+from flax_transformer import hub
 from flax_transformer.data.image import Normalise
 from flax_transformer.data.image.palette import Palette
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.diffusers_folder import read_sampler
+from flax_transformer.hub.diffusers_folder import autoencoder_folder, read_sampler
+from flax_transformer.hub.file import find_folder
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.task.checkpoint import require_use
@@ -69,8 +71,13 @@ def draw_by_run(workdir: str | Path, drawing: Drawing) -> UInt8[np.ndarray, "B H
     return sample_run(open_run(folder.root), drawing.count, classes=tuple(map(int, drawing.classes)), seed=drawing.seed)
 
 
-def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, "B H W C"]:
-    """Generate images, as bytes; of a model of latents the latents, as floats.
+def draw_images(
+    pretrained: Pretrained, drawing: Drawing, autoencoder: Pretrained | None = None
+) -> Shaped[np.ndarray, "B H W C"]:
+    """Generate images, as bytes; of a model of latents without its autoencoder the latents, as floats.
+
+    Args:
+      autoencoder: of the latents, as `open_autoencoder` finds it.
 
     Raises:
       ValueError: a checkpoint that generates none, one without a scheduler, or a class that it does not know.
@@ -82,7 +89,19 @@ def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, 
     labels, guidance = _labels(pretrained, drawing), 1.0 if drawing.guidance is None else drawing.guidance
     images = sample_images(pretrained.model, Denoised(sampler=sampler, guidance=guidance), labels, seed=drawing.seed)
     normalise = _normalise(pretrained)
-    return images if normalise is None else image_bytes(images, normalise.mean, normalise.std)
+    if normalise is not None:
+        return image_bytes(images, normalise.mean, normalise.std)
+    return images if autoencoder is None else _decoded(autoencoder.model, images)
+
+
+def open_autoencoder(name: str | Path, *, revision: str | None = None) -> Pretrained | None:
+    """Open the autoencoder of a pipeline of diffusers, a folder or hub id; None where there is none.
+
+    Raises:
+      ValueError: one that is broken or not supported.
+    """
+    folder = autoencoder_folder(find_folder(name, revision))
+    return None if folder is None else hub.load(folder)
 
 
 def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
@@ -97,8 +116,8 @@ def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
         return
     if images.dtype != np.uint8:
         raise ValueError(
-            "the checkpoint makes latents, of which an autoencoder makes images, and there is none here: "
-            f"--output FILE.npy keeps them, got {path}"
+            "the checkpoint makes latents, of which an autoencoder makes images, and there is no folder `vae` beside "
+            f"it: --output FILE.npy keeps them, got {path}"
         )
     save_pixels(strip(in_rows(images, int(np.ceil(np.sqrt(len(images)))))), path)
 
@@ -138,6 +157,29 @@ def _normalise(pretrained: Pretrained) -> Normalise | None:
         return None
     seen = seen_by(pretrained.processor)
     return normalised(seen["mean"], seen["std"], pretrained.model.cfg.patches.channels)
+
+
+AT_ONCE = 4
+"""Images whose latents are decoded together."""
+
+
+def _decoded(autoencoder: Any, latents: Float[np.ndarray, "B I J Z"]) -> UInt8[np.ndarray, "B H W C"]:
+    """Make images of latents, a few at a time.
+
+    Raises:
+      ValueError: latents of other channels than the autoencoder's.
+    """
+    if latents.shape[-1] != autoencoder.cfg.latents:
+        raise ValueError(
+            f"the autoencoder has latents of {autoencoder.cfg.latents} channels, the model makes {latents.shape[-1]}"
+        )
+    decode = jax.jit(lambda model, part: model.decode(model.unscaled(part)))
+    parts = [decode(autoencoder, latents[i : i + AT_ONCE]) for i in range(0, len(latents), AT_ONCE)]
+    return image_bytes(np.concatenate(parts), HALF, HALF)
+
+
+HALF = (0.5,)
+"""Mean, and deviation, of pixels between 0 and 1 as the autoencoder sees them, between −1 and 1."""
 
 
 def _pixel_by_pixel(pretrained: Pretrained, drawing: Drawing) -> UInt8[np.ndarray, "B H W C"]:

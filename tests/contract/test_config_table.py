@@ -55,6 +55,15 @@ ONE = {
     "BlipTextModel": {"is_decoder"},
     "DiTTransformer2DModel": {"_class_name", "activation_fn", "norm_type", "out_channels"},
     "CLIPTextModel": {"projection_dim"},
+    "AutoencoderKL": {
+        "_class_name",
+        "act_fn",
+        "down_block_types",
+        "out_channels",
+        "up_block_types",
+        "use_post_quant_conv",
+        "use_quant_conv",
+    },
     "CLIPVisionModel": {"projection_dim"},
 }
 """Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""

@@ -75,6 +75,7 @@ def test_all_that_classify_are_here():
         "blip",
         "git",
         "dit",
+        "autoencoder-kl",
     }
 
 

@@ -17,7 +17,7 @@ FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
 OTHERS = {"HF_ColBERT"}
 """Classes of checkpoints that transformers does not have."""
-ELSEWHERE = ("mixer", "cct", "dit")
+ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
 """Families that are not of `transformers`."""
 
 
@@ -26,7 +26,7 @@ def test_the_page_lists_what_is_read():
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {START[kind] + name for name in re.findall(r"\w*Model(?:WithProjection)?\b|For\w+", classes)}
-            listed[kind] |= set(re.findall(r"HF_\w+", classes))  # names that are whole
+            listed[kind] |= set(re.findall(r"HF_\w+|AutoencoderKL", classes))  # names that are whole
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
 
 
@@ -70,6 +70,7 @@ SAID = {
     "ForObjectDetection": {"object-detection"},
     "HF_ColBERT": {"late-interaction"},
     "DiTTransformer2DModel": {"image-generation"},
+    "AutoencoderKL": {"image-reconstruction"},
 }
 
 

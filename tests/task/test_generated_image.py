@@ -128,7 +128,7 @@ def test_latents_are_kept_as_an_array_and_no_image(tmp_path):
     assert latents.shape == (2, 6, 6, 1)
     write_images(latents, tmp_path / "latents.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "latents.npy"), latents)
-    with pytest.raises(ValueError, match="makes latents, of which an autoencoder makes images, and there is none here"):
+    with pytest.raises(ValueError, match="of which an autoencoder makes images, and there is no folder `vae`"):
         write_images(latents, tmp_path / "latents.png")
 
 

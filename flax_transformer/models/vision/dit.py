@@ -1,7 +1,7 @@
 """Diffusion Transformers: noisy images in, what is to be predicted of them out (Peebles & Xie 2022,
 https://arxiv.org/abs/2212.09748), conditioned on time and class by adaLN-Zero.
 
-Images may be pixels, or latents of an autoencoder, which is not part of it.
+Images may be pixels, or latents of an autoencoder (`autoencoder_kl`), which is not part of it.
 
 Axes: B batch, H W height and width, C channels, P patches, D width, E classes.
 """
