@@ -26,6 +26,7 @@ from flax_transformer.ops.koleo import koleo
 from flax_transformer.ops.norm import unit
 from flax_transformer.ops.sinkhorn import sinkhorn
 from flax_transformer.ops.split_keys import split_keys
+from flax_transformer.parallel import constrain
 from flax_transformer.train.carry import Carry
 
 
@@ -137,9 +138,10 @@ class DINOLoss(ViewObjective):
     ) -> Loss:
         """Sum the loss over rows, from the student's hidden states of large crops, and the small ones."""
         features = model.features(hidden)
-        scores = [model.project(features, real)]
-        scores += [projected(model, each, real, k) for each, k in zip(small, keys, strict=True)]
-        loss, metrics = self.over(jnp.concatenate(scores, axis=1), taught, carried["centre"], carried["step"], real)
+        others = [model.features(encode(model, each, k)) for each, k in zip(small, keys, strict=True)]
+        # All crops at once: the gradient of a projector with many prototypes is then summed over devices once.
+        scores = constrain(model.project(jnp.concatenate([features, *others], axis=1), real), "batch", None, None)
+        loss, metrics = self.over(scores, taught, carried["centre"], carried["step"], real)
         if self.koleo:
             spread = sum(koleo(features[:, view], real).sum() for view in range(features.shape[1]))
             loss, metrics = loss + self.koleo * spread, {**metrics, "koleo": spread}

@@ -10,7 +10,7 @@ from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.autoencoder_kl import AutoencoderKLConfig, Gaussian, autoencoder_kl
 from flax_transformer.train import parameter_count
 
-pytestmark = pytest.mark.proves("latents of images", "rows alone, divergence by the formula, draws, a gradient for every parameter")
+pytestmark = pytest.mark.proves("latents of images", "rows alone, divergence by the formula, draws, gradients")
 
 SMALL = AutoencoderKLConfig(image=(8, 8), latents=2, widths=(4, 8), depth=2, groups=2, scale=0.5, shift=0.25)
 

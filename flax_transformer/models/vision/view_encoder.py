@@ -24,6 +24,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, axes_metadata
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, widen
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.norm import unit
 from flax_transformer.order import Part
 
@@ -139,7 +140,9 @@ class Projector(Module):
         x = widen(x)
         if not cfg.prototypes:
             return x
-        return unit(x) @ unit(self.prototypes[...].T).T
+        kind = cfg.precision.dtypes["dtype"]
+        rows, prototypes = unit(x).astype(kind), unit(self.prototypes[...].T).astype(kind)
+        return jnp.einsum("...d,ed->...e", rows, prototypes, preferred_element_type=at_least_float32(kind))
 
 
 @frozen
