@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.image import caption, detect, search, translate_image
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
+    from flax_transformer.cli.push import push
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
     from flax_transformer.cli.summarise import summarise
     from flax_transformer.cli.trust import reads_runs
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     measures = (presets, sharding, bench, bench_attention, bench_variants)
     runs = (translate, translate_image, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
-    checkpoints = (*texts, caption, detect, transcribe, explore, convert)
+    checkpoints = (*texts, caption, detect, transcribe, explore, convert, push)
     for command in (*runs, *checkpoints, compress, plan, launch):
         app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:

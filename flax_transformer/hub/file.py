@@ -243,24 +243,42 @@ def _refuse_pickles(where: str, pickles: list[str], folder: Path) -> None:
     )
 
 
+def read_size(size: int | str) -> int:
+    """Read bytes as `transformers` spells them.
+
+    >>> read_size("5GB"), read_size("200MB"), read_size(4096)
+    (5000000000, 200000000, 4096)
+
+    Raises:
+      ValueError: none, or another spelling.
+    """
+    units = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?B)?", str(size).upper())
+    if not found or isinstance(size, bool) or int(found[1]) < 1:
+        raise ValueError(f"a size is a number of bytes, or a text such as '5GB' or '200MB', got {size!r:.40}")
+    return int(found[1]) * units[found[2] or "B"]
+
+
 def write_tensors(
-    folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray], stem: str = "model"
-) -> None:
-    """Write tensors to `model.safetensors`, or to shards of at most 5 GB and an index.
+    folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray], stem: str = "model",
+    shard: int = SHARD_BYTES,
+) -> None:  # fmt: skip
+    """Write tensors to `model.safetensors`, or to shards and an index.
 
     Args:
       sizes: bytes of each tensor.
       make: brings one into memory; a shard's are made together.
       stem: how the names of the files begin.
+      shard: bytes of a shard at most, but for a tensor that has more by itself.
     """
     from safetensors.numpy import save_file
 
     shards: list[list[str]] = [[]]
-    room = SHARD_BYTES
+    room = shard
     for name, size in sizes.items():
         if size > room and shards[-1]:
             shards.append([])
-            room = SHARD_BYTES
+            room = shard
         shards[-1].append(name)
         room -= size
     files = [f"{stem}.safetensors"]

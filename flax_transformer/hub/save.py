@@ -17,6 +17,7 @@ from flax_transformer.hub.file import (
     CONFIG,
     beside,
     common_dtype,
+    read_size,
     write_tensors,
 )
 from flax_transformer.hub.pretrained import Pretrained
@@ -31,15 +32,19 @@ from flax_transformer.models.preset import abstract
 from flax_transformer.models.text.sentence import SentenceEncoderConfig
 
 
-def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
+def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: int | str = "5GB") -> None:
     """Write config.json, safetensors and tokenizer files that `transformers` opens, with the names it uses itself; of a
     sentence encoder the folders of its modules too, as sentence-transformers opens them.
 
     Files are complete before they appear in the folder.
 
+    Args:
+      max_shard_size: bytes of a file of tensors at most, as a number or as "5GB"; a larger tensor has one of its own.
+
     Raises:
-      ValueError: when the model is not what its config says.
+      ValueError: when the model is not what its config says, or a size that is none.
     """
+    shard = read_size(max_shard_size)
     family, architecture = pretrained.family, pretrained.architecture
     kernels = quantized_kernels(pretrained.model)
     config = {name: value for name, value in pretrained.config.items() if name != "quantization_config"}
@@ -61,7 +66,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
         part = Path(made)
         for path in {inside, *(name.rpartition("/")[0] for name in (*files, *parts))}:
             (part / path).mkdir(exist_ok=True)
-        _write_parts(part, inside, parts, family.weights)
+        _write_parts(part, inside, parts, family.weights, shard)
         for name, data in files.items():
             _write_json(part / name, data)
         if pretrained.generation:
@@ -75,7 +80,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
             shutil.move(file, beside(folder, str(file.relative_to(part))))
 
 
-def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], stem: str) -> None:
+def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], stem: str, shard: int) -> None:
     """Write tensors, each into the folder that its name begins with, or into the Transformer's."""
     for path in dict.fromkeys(name.rpartition("/")[0] for name in parts):
         names = {name.rpartition("/")[2]: name for name in parts if name.rpartition("/")[0] == path}
@@ -84,6 +89,7 @@ def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], 
             {short: parts[name][0] for short, name in names.items()},
             lambda short, names=names: parts[names[short]][1](),
             stem,
+            shard,
         )
 
 

@@ -25,6 +25,7 @@ from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.evaluator import Finished, Shown, check_held_out, evaluate
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
+from flax_transformer.task.model_card import write_card
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
@@ -267,7 +268,10 @@ class _Run:
             hub.save(exported, folder.root / EXPORT)
         shown = [evaluator(finished) for evaluator in recipe.evaluators]
         metrics = {name: value for each in shown for name, value in each.metrics.items()}
-        writer.write(_last_step(folder), "test", metrics)
+        last = _last_step(folder)
+        writer.write(last, "test", metrics)
+        if exported is not None and jax.process_index() == 0:
+            write_card(exported, folder, folder.root / EXPORT, {"step": last, **metrics})
         write_samples(folder, [sample for each in shown for sample in each.samples])
         report = write_report(folder, recipe.evaluators, model, self.opened.tokenizer, pretrained=exported)
         for line in _last_words(shown, folder, report):

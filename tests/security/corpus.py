@@ -102,8 +102,7 @@ def open_hub(folder: Path) -> Any:
 
 def shard(folder: Path) -> None:
     copy_golden(folder, family="gpt2")
-    file.SHARD_BYTES = 8000
-    hub.save(hub.load(folder), folder)
+    hub.save(hub.load(folder), folder, max_shard_size=8000)
 
 
 def weight_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
