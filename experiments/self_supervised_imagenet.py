@@ -6,8 +6,8 @@ r"""Learn from the images of ImageNet without their labels, at the sizes of the 
 
 The first word is the method: `moco3`, a ViT-B/16 with batches of 4,096 (Chen et al. 2021, 300 epochs), or `dino`, a
 ViT-S/16 with two crops of 224 and eight of 96 pixels and batches of 1,024 (Caron et al. 2021, 300 epochs). They have
-not been trained; `plan` reads no images and needs no TPU, and says that they fit: 5.07 and 1.78 GiB a chip (2026-11-27). The small ones of
-self_supervised.py train on a laptop.
+not been trained; `plan` reads no images and needs no TPU, and says that they fit: 5.07 and 1.78 GiB a chip
+(2026-11-27). The small ones of self_supervised.py train on a laptop.
 """
 
 from flax_transformer.data.synthetic import LabelledImageData
