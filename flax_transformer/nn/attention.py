@@ -20,7 +20,7 @@ from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.quantized import concatenate
-from flax_transformer.ops import Dropout, Mask, attention, rotary
+from flax_transformer.ops import Dropout, Mask, attention
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 
@@ -95,8 +95,10 @@ class AttentionConfig:
             raise ValueError(
                 f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
             )
-        if self.rotary is not None and self.width % 2:
+        if self.rotary is not None and self.rotary.width is None and self.width % 2:
             raise ValueError(f"rotary positions need an even head width, got H={self.width}")
+        if self.rotary is not None and (self.rotary.width or 0) > self.width:
+            raise ValueError(f"at most H={self.width} channels of a head turn, got {self.rotary.width}")
 
     @property
     def resolved_kv_heads(self) -> int:
@@ -333,8 +335,7 @@ class Attention(Module):
         if self.cfg.rotary is None:
             return q, k, v
         positions = jnp.arange(x.shape[-2]) + first if positions is None else positions
-        frequencies = self.cfg.rotary.frequencies(self.cfg.width, self.cfg.rotary.base)
-        return rotary(q, positions, frequencies), rotary(k, positions, frequencies), v
+        return (*self.cfg.rotary.turn((q, k), positions), v)
 
     def _attend(
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None

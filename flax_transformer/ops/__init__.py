@@ -26,18 +26,23 @@ from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
 from flax_transformer.ops.position import (
-    LinearScaling,
-    Llama3Scaling,
     alibi,
     causal_relative_buckets,
     relative_buckets,
     rotary,
-    rotary_frequencies,
     sinusoidal,
     sinusoidal_halves,
     sinusoidal_spanning,
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
+from flax_transformer.ops.rotary_scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    YarnScaling,
+    rotary_frequencies,
+)
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
 from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
 
@@ -47,6 +52,7 @@ __all__ = [
     "AttentionFunction",
     "Call",
     "Dropout",
+    "DynamicScaling",
     "EntmaxAttention",
     "FixedAttention",
     "LinearAttention",
@@ -54,11 +60,13 @@ __all__ = [
     "LinearState",
     "Llama3Scaling",
     "LocalAttention",
+    "LongScaling",
     "Mask",
     "NystromAttention",
     "PerformerAttention",
     "SparsemaxAttention",
     "StridedAttention",
+    "YarnScaling",
     "activation",
     "alibi",
     "attention",
