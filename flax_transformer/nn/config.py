@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops import rotary, rotary_frequencies
+from flax_transformer.ops import Mask, rotary, rotary_frequencies
 
 
 def check_fields(config: Any) -> None:
@@ -183,6 +183,8 @@ class Rotary:
     `YarnScaling(…)`, `LongScaling(…)` or `Llama3Scaling(…)`; see `ops.rotary_scaling`."""
     width: int | None = None
     """How many channels of a head turn, the first ones; None: all."""
+    window: "Rotary | None" = None
+    """Those of layers whose mask has a window, where local and global attention take turns; None: the same."""
 
     def __post_init__(self):
         check_fields(self)
@@ -190,6 +192,10 @@ class Rotary:
             raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
         if self.width is not None and (self.width < 2 or self.width % 2):
             raise ValueError(f"channels turn in pairs, so that their number must be even and not 0, got {self.width}")
+
+    def under(self, mask: Mask | None) -> "Rotary":
+        """Return the rotary positions of a layer that is given this mask."""
+        return self if self.window is None or mask is None or mask.window is None else self.window
 
     def turn(self, heads: Sequence[Array], positions: Int[Array, "*#B T"]) -> list[Array]:
         """Turn queries, or keys, [*B, T, N, H] by their positions, the last of which says how long a text is."""

@@ -2,6 +2,7 @@
 
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.capped import CappedAttention, soft_cap
 from flax_transformer.ops.attention.dispatch import BACKENDS, attention, explain_attention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.attention.equal_heads import equal_heads
@@ -51,6 +52,7 @@ __all__ = [
     "VARIANTS",
     "AttentionFunction",
     "Call",
+    "CappedAttention",
     "Dropout",
     "DynamicScaling",
     "EntmaxAttention",
@@ -105,6 +107,7 @@ __all__ = [
     "sinusoidal_grid",
     "sinusoidal_halves",
     "sinusoidal_spanning",
+    "soft_cap",
     "soft_cross_entropy",
     "sparsemax",
     "spectrum",

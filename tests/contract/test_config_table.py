@@ -32,7 +32,13 @@ FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_tok
 from its padding token."""
 TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
 """Of a Qwen: any alone says nothing."""
+LAYERS = {"layer_types", "num_hidden_layers"}
+"""Of layers that are listed by kind, of which there are as many as are listed."""
 ONE = {
+    "Qwen2ForCausalLM": LAYERS,
+    "Qwen3ForCausalLM": LAYERS,
+    "Gemma2ForCausalLM": LAYERS,
+    "Gemma3ForCausalLM": LAYERS,
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},

@@ -40,6 +40,10 @@ LLAMA = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32,
 }  # fmt: skip
+GEMMA = {
+    "head_dim": 6, "sliding_window": 3, "final_logit_softcapping": 3.0,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
 BERT = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 32,
@@ -142,6 +146,14 @@ MODELS = {
     "mixtral": ("MixtralForCausalLM", transformers.MixtralConfig(**LLAMA, num_local_experts=4, sliding_window=5)),
     "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True)),
     "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**LLAMA, head_dim=6)),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(**{**LLAMA, **GEMMA, "layer_types": None}, attn_logit_softcapping=2.0),
+    ),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(**{**LLAMA, **GEMMA, "num_hidden_layers": 3}),
+    ),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
     "longformer": (

@@ -43,6 +43,13 @@ CASES = {
         "Qwen2",
         {**SMALL, "num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
     ),
+    "qwen2, windows above": (
+        "Qwen2",
+        {
+            **SMALL, "num_hidden_layers": 3, "num_key_value_heads": 2, "use_sliding_window": True,
+            "sliding_window": 3, "max_window_layers": 1,
+        },
+    ),
     "qwen3": ("Qwen3", {**SMALL, "num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
     "qwen3, biases": (
         "Qwen3",
@@ -239,7 +246,9 @@ def test_old_checkpoints_hold_what_is_computed_and_tied_copies(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", ["llama3", "biases", "deep 1", "mistral", "qwen2, window", "qwen3, biases"])
+@pytest.mark.parametrize(
+    "case", ["llama3", "biases", "deep 1", "mistral", "qwen2, window", "qwen2, windows above", "qwen3, biases"]
+)
 def test_a_model_made_here_opens_in_transformers(tmp_path, case):
     family, options = CASES[case]
     kind = f"{family}ForCausalLM"
@@ -278,12 +287,13 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(tmp_path):
 @pytest.mark.parametrize(
     ("family", "options", "match"),
     [
-        ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "a window and sliding_attention in all"),
-        ("Qwen3", {"layer_types": ["full_attention", "chunked"]}, "supported are full_attention in all layers"),
+        ("Qwen3", {"layer_types": ["full_attention", "chunked"]}, "layer_types as 2 of full_attention and sliding_"),
+        ("Qwen2", {"layer_types": ["full_attention"]}, r"layer_types as 2 of .*, it is \['full_attention'\]"),
+        ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window where layers are sliding_attention"),
         ("Mistral", {"layer_types": ["full_attention"] * 2}, "layer_types=.* of which only None is supported"),
     ],
 )
-def test_windows_on_some_layers_are_refused(family, options, match):
+def test_other_kinds_of_layers_are_refused(family, options, match):
     base = {"model_type": family.lower(), "architectures": [f"{family}ForCausalLM"], **SMALL, "num_key_value_heads": 2}
     read = FAMILIES[family.lower()].architectures[f"{family}ForCausalLM"].config
     with pytest.raises(ValueError, match=match):

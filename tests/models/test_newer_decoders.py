@@ -1,0 +1,102 @@
+"""Newer decoders: the published sizes, configs as config.json says them, and a token at a time as all at once."""
+
+import json
+import math
+from dataclasses import replace
+
+import jax
+import pytest
+
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.registry import families
+from flax_transformer.models.preset import abstract, find_preset
+from flax_transformer.nn import with_fields
+from flax_transformer.train.config import from_json, to_json
+from tests.hub.decoder_case import steps_equal_one_pass
+
+GEMMA = {
+    "attention_bias": False, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-06,
+    "query_pre_attn_scalar": 256,
+}  # fmt: skip
+GEMMA2 = {
+    **GEMMA, "model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    "max_position_embeddings": 8192, "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 256000,
+}  # fmt: skip
+GEMMA3 = {
+    **GEMMA, "model_type": "gemma3_text", "rope_theta": 1000000, "rope_local_base_freq": 10000,
+    "sliding_window_pattern": 6, "final_logit_softcapping": None, "attn_logit_softcapping": None,
+}  # fmt: skip
+FILES = {
+    "gemma2_2b": {
+        **GEMMA2, "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8, "num_hidden_layers": 26,
+        "num_key_value_heads": 4,
+    },
+    "gemma2_9b": {
+        **GEMMA2, "hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16, "num_hidden_layers": 42,
+        "num_key_value_heads": 8,
+    },
+    "gemma2_27b": {
+        **GEMMA2, "hidden_size": 4608, "intermediate_size": 36864, "num_attention_heads": 32, "num_hidden_layers": 46,
+        "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 144,
+    },
+    "gemma3_270m": {
+        **GEMMA3, "hidden_size": 640, "intermediate_size": 2048, "num_attention_heads": 4, "num_hidden_layers": 18,
+        "num_key_value_heads": 1, "max_position_embeddings": 32768, "sliding_window": 512, "vocab_size": 262144,
+    },
+    "gemma3_1b": {
+        **GEMMA3, "hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4, "num_hidden_layers": 26,
+        "num_key_value_heads": 1, "max_position_embeddings": 32768, "sliding_window": 512, "vocab_size": 262144,
+    },
+    "gemma3_4b": {
+        **GEMMA3, "hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 8, "num_hidden_layers": 34,
+        "num_key_value_heads": 4, "max_position_embeddings": 131072, "sliding_window": 1024, "vocab_size": 262208,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+}  # fmt: skip
+"""What their config.json say of sizes; of Gemma 3 4B what it says of its text model."""
+PUBLISHED = {
+    "gemma2_2b": 2_614_341_888,
+    "gemma2_9b": 9_241_705_984,
+    "gemma2_27b": 27_227_128_320,
+    "gemma3_270m": 268_098_176,
+    "gemma3_1b": 999_885_952,
+    "gemma3_4b": 3_880_263_168,
+}
+"""Parameters of their safetensors, tied ones once; of Gemma 3 4B those of its text model."""
+
+
+def read(fields):
+    kind = families()[fields["model_type"]]
+    return next(iter(kind.architectures.values())).config(Fields.of(fields))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_have_the_published_number_of_parameters(name):
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_are_what_the_published_config_says_and_are_written_so(name):
+    config, kind = find_preset(name)(), FILES[name]["model_type"]
+    assert read(FILES[name]) == config
+    assert read(json.loads(json.dumps({"model_type": kind, **families()[kind].write(config)}))) == config
+    assert from_json(json.loads(json.dumps(to_json(config)))) == config
+
+
+def small(name, **changes):
+    sizes = {"depth": 4, "embed": 16, "heads": 4, "head_width": 8, "inner": 20, "max_length": 32, "init_std": 0.3}
+    return with_fields(find_preset(name)(31), **{**sizes, **changes})
+
+
+DECODED = {
+    "gemma2_2b": lambda: replace(small("gemma2_2b", kv_heads=2), window=(3, None)),
+    "gemma3_1b": lambda: replace(small("gemma3_1b", kv_heads=1), window=(3, 3, None)),
+}
+
+
+@pytest.mark.rotates
+@pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
+@pytest.mark.parametrize("name", DECODED)
+def test_steps_after_a_prompt_equal_one_pass(name):
+    steps_equal_one_pass(DECODED[name]())
