@@ -11,6 +11,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registry import families
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.nn import with_fields
+from flax_transformer.ops import LongScaling
 from flax_transformer.train.config import from_json, to_json
 from tests.hub.decoder_case import steps_equal_one_pass
 
@@ -25,6 +26,17 @@ GEMMA2 = {
 GEMMA3 = {
     **GEMMA, "model_type": "gemma3_text", "rope_theta": 1000000, "rope_local_base_freq": 10000,
     "sliding_window_pattern": 6, "final_logit_softcapping": None, "attn_logit_softcapping": None,
+}  # fmt: skip
+QWEN = {
+    "model_type": "qwen3_moe", "attention_bias": False, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+    "max_position_embeddings": 40960, "mlp_only_layers": [], "norm_topk_prob": True, "num_experts": 128,
+    "num_experts_per_tok": 8, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000.0,
+    "sliding_window": None, "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+PHI = {
+    "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0, "hidden_act": "silu", "resid_pdrop": 0.0,
+    "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_scaling": None,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 FILES = {
     "gemma2_2b": {
@@ -52,6 +64,24 @@ FILES = {
         "num_key_value_heads": 4, "max_position_embeddings": 131072, "sliding_window": 1024, "vocab_size": 262208,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
     },
+    "qwen3_30b_a3b": {
+        **QWEN, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    },
+    "qwen3_235b_a22b": {
+        **QWEN, "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+        "num_attention_heads": 64, "num_hidden_layers": 94, "num_key_value_heads": 4,
+    },
+    "phi3_mini_4k": {
+        **PHI, "hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "max_position_embeddings": 4096, "rope_theta": 10000.0, "sliding_window": 2047,
+        "vocab_size": 32064,
+    },
+    "phi4": {
+        **PHI, "hidden_size": 5120, "intermediate_size": 17920, "num_attention_heads": 40, "num_hidden_layers": 40,
+        "num_key_value_heads": 10, "max_position_embeddings": 16384, "original_max_position_embeddings": 16384,
+        "rope_theta": 250000, "sliding_window": None, "vocab_size": 100352,
+    },
 }  # fmt: skip
 """What their config.json say of sizes; of Gemma 3 4B what it says of its text model."""
 PUBLISHED = {
@@ -61,6 +91,10 @@ PUBLISHED = {
     "gemma3_270m": 268_098_176,
     "gemma3_1b": 999_885_952,
     "gemma3_4b": 3_880_263_168,
+    "qwen3_30b_a3b": 30_532_122_624,
+    "qwen3_235b_a22b": 235_093_634_560,
+    "phi3_mini_4k": 3_821_079_552,
+    "phi4": 14_659_507_200,
 }
 """Parameters of their safetensors, tied ones once; of Gemma 3 4B those of its text model."""
 
@@ -89,13 +123,17 @@ def small(name, **changes):
     return with_fields(find_preset(name)(31), **{**sizes, **changes})
 
 
+LONG = LongScaling(factor=2.0, original_length=2, short=(1.0, 1.5), long=(2.0, 3.0))
 DECODED = {
     "gemma2_2b": lambda: replace(small("gemma2_2b", kv_heads=2), window=(3, None)),
     "gemma3_1b": lambda: replace(small("gemma3_1b", kv_heads=1), window=(3, 3, None)),
+    "qwen3_30b_a3b": lambda: small("qwen3_30b_a3b", kv_heads=2, experts=4, active=2),
+    "phi3_mini_4k": lambda: small("phi3_mini_4k", kv_heads=2, frequencies=LONG, width=4, window=None),
 }
 
 
 @pytest.mark.rotates
+@pytest.mark.proves(("qwen3_moe", "phi3"), "decode", "a token at a time as all at once")
 @pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
 @pytest.mark.parametrize("name", DECODED)
 def test_steps_after_a_prompt_equal_one_pass(name):
