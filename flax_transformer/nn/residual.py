@@ -83,6 +83,7 @@ class Residual(Module):
         *args: Any,
         key: PRNGKeyArray | None = None,
         drop_path: Float[Array, ""] | float | None = None,
+        source: Float[Array, "*B T D"] | None = None,
         **kwargs: Any,
     ) -> Float[Array, "*B T D"]:
         """Apply a sublayer.
@@ -91,12 +92,13 @@ class Residual(Module):
           args, kwargs: given to the sublayer.
           key: for dropout, the sublayer's too; None means none.
           drop_path: a rate in place of the config's.
+          source: what the sublayer sees in place of x, to which it is added.
 
         Raises:
           ValueError: shapes that do not fit.
         """
         inner, outer = split_keys(key)
-        y = sublayer(self.enter(x), *args, key=inner, **kwargs)
+        y = sublayer(self.enter(x if source is None else source), *args, key=inner, **kwargs)
         return self.add(x, y, key=outer, drop_path=drop_path)
 
     def enter(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:

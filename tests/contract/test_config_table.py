@@ -37,6 +37,8 @@ LAYERS = {"layer_types", "num_hidden_layers"}
 ONE = {
     "Qwen2ForCausalLM": LAYERS,
     "Qwen3ForCausalLM": LAYERS,
+    "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
+    "Phi3ForCausalLM": {"partial_rotary_factor"},
     "Gemma2ForCausalLM": LAYERS,
     "Gemma3ForCausalLM": LAYERS,
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
@@ -63,7 +65,8 @@ ONE = {
     "CLIPTextModel": {"projection_dim"},
     "CLIPVisionModel": {"projection_dim"},
 }
-"""Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
+"""Fields of which one value is supported, also of tiny heads, or that say nothing of a class: a vocabulary decides on
+Marian's tokens."""
 
 
 def fields_of(kind):

@@ -164,6 +164,13 @@ MODELS = {
             **LLAMA, head_dim=6, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
         ),
     ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        transformers.GPTNeoXConfig(
+            **{name: value for name, value in LLAMA.items() if name != "num_key_value_heads"},
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
     "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),

@@ -1,4 +1,4 @@
-"""Qwen3-MoE and Phi-3 against transformers: every class, odd sizes, and the way back."""
+"""Qwen3-MoE, Phi-3 and GPT-NeoX against transformers: every class, odd sizes, and the way back."""
 
 import pytest
 
@@ -9,12 +9,16 @@ from tests.hub.decoder_case import SMALL, make
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.parity, pytest.mark.proves(("qwen3_moe", "phi3"), "parity", "every class and layer")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox"), "parity", "every class and layer"),
+]
 
 MOE = {
     "num_key_value_heads": 2, "moe_intermediate_size": 20, "num_experts": 5, "num_experts_per_tok": 2, "head_dim": 8,
 }  # fmt: skip
 PHI = {"num_key_value_heads": 2, "eos_token_id": 2}
+ROUND = {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.35}}
 LONG = {
     "rope_type": "longrope", "rope_theta": 300.0, "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.5],
     "partial_rotary_factor": 0.7,
@@ -47,6 +51,25 @@ CASES = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.5},
         },
     ),
+    "gpt_neox": ("GPTNeoX", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}}),
+    "gpt_neox, one after another": (
+        "GPTNeoX",
+        {
+            "use_parallel_residual": False, "tie_word_embeddings": True, "attention_bias": False, "vocab_size": 67,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 90.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "gpt_neox, 3 heads": (
+        "GPTNeoX",
+        {
+            "hidden_size": 30, "num_attention_heads": 3, "num_hidden_layers": 1, "hidden_act": "gelu_new",
+            "layer_norm_eps": 0.1,
+            "rope_parameters": {
+                "rope_type": "linear", "factor": 2.0, "rope_theta": 90.0, "partial_rotary_factor": 0.2,
+            },
+        },
+    ),
+    "gpt_neox, 2 heads": ("GPTNeoX", {**ROUND, "num_attention_heads": 2, "hidden_act": "relu", "num_hidden_layers": 3}),
 }  # fmt: skip
 
 
@@ -66,6 +89,7 @@ def test_language_model_equals_transformers(tmp_path, case):
     [
         ("qwen3_moe", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
         ("phi3", ["Model", "ForSequenceClassification", "ForTokenClassification"]),
+        ("gpt_neox", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
     ],
 )
 def test_every_class_equals_transformers(tmp_path, case, kinds):
@@ -75,7 +99,7 @@ def test_every_class_equals_transformers(tmp_path, case, kinds):
         decoder_case.class_is_the_same(make(name.replace("ForCausalLM", kind), config), tmp_path / kind)
 
 
-@pytest.mark.parametrize("case", ["qwen3_moe", "phi3"])
+@pytest.mark.parametrize("case", ["qwen3_moe", "phi3", "gpt_neox"])
 def test_generation_equals_transformers(tmp_path, case):
     config, name = config_of(case)
     decoder_case.generates_the_same(make(name, config), tmp_path)

@@ -38,6 +38,11 @@ PHI = {
     "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_scaling": None,
     "tie_word_embeddings": False,
 }  # fmt: skip
+NEOX = {
+    "model_type": "gpt_neox", "hidden_act": "gelu", "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
+    "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "use_parallel_residual": True,
+    "vocab_size": 50304,
+}  # fmt: skip
 FILES = {
     "gemma2_2b": {
         **GEMMA2, "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8, "num_hidden_layers": 26,
@@ -82,6 +87,19 @@ FILES = {
         "num_key_value_heads": 10, "max_position_embeddings": 16384, "original_max_position_embeddings": 16384,
         "rope_theta": 250000, "sliding_window": None, "vocab_size": 100352,
     },
+    "pythia_70m": {
+        **NEOX, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "num_hidden_layers": 6,
+    },
+    "pythia_160m": {
+        **NEOX, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
+    },
+    "pythia_1_4b": {
+        **NEOX, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "num_hidden_layers": 24,
+    },
+    "gpt_neox_20b": {
+        **NEOX, "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64, "num_hidden_layers": 44,
+        "vocab_size": 50432,
+    },
 }  # fmt: skip
 """What their config.json say of sizes; of Gemma 3 4B what it says of its text model."""
 PUBLISHED = {
@@ -95,6 +113,10 @@ PUBLISHED = {
     "qwen3_235b_a22b": 235_093_634_560,
     "phi3_mini_4k": 3_821_079_552,
     "phi4": 14_659_507_200,
+    "pythia_70m": 70_426_624,
+    "pythia_160m": 162_322_944,
+    "pythia_1_4b": 1_414_647_808,
+    "gpt_neox_20b": 20_554_567_680,
 }
 """Parameters of their safetensors, tied ones once; of Gemma 3 4B those of its text model."""
 
@@ -129,11 +151,12 @@ DECODED = {
     "gemma3_1b": lambda: replace(small("gemma3_1b", kv_heads=1), window=(3, 3, None)),
     "qwen3_30b_a3b": lambda: small("qwen3_30b_a3b", kv_heads=2, experts=4, active=2),
     "phi3_mini_4k": lambda: small("phi3_mini_4k", kv_heads=2, frequencies=LONG, width=4, window=None),
+    "pythia_70m": lambda: small("pythia_70m", width=4),
 }
 
 
 @pytest.mark.rotates
-@pytest.mark.proves(("qwen3_moe", "phi3"), "decode", "a token at a time as all at once")
+@pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox"), "decode", "a token at a time as all at once")
 @pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
 @pytest.mark.parametrize("name", DECODED)
 def test_steps_after_a_prompt_equal_one_pass(name):

@@ -192,20 +192,27 @@ def _kind(name: str) -> str:
     return next(kind for kind in sorted(CLASSES, key=len, reverse=True) if name.endswith(kind))
 
 
-def architectures(config: ConfigTable, span_prefix: str, output: Table | None = None) -> dict[str, Architecture]:
-    """Return the architectures of a decoder, by what the names of their classes end with; arguments as above."""
+def architectures(
+    config: ConfigTable, span_prefix: str, output: Table | None = None, unread: str = OUTPUT
+) -> dict[str, Architecture]:
+    """Return the architectures of a decoder, by what the names of their classes end with; arguments as above.
+
+    Args:
+      output: rows of the output layer.
+      unread: pattern of its tensors.
+    """
     read = config.read
     score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
     last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
     usual = {"layers": layers_in_turns}
-    above = {"at": "backbone.", "ignored": (OUTPUT,), **usual}
+    above = {"at": "backbone.", "ignored": (unread,), **usual}
     return {
         "ForCausalLM": Architecture(
             read, causal_lm, embedding("head.token", "lm_head") if output is None else output,
             uses=("text-generation",), **usual,
         ),
         "Model": Architecture(
-            partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("feature-extraction",),
+            partial(_headless, read), causal_model, base=True, ignored=(unread,), uses=("feature-extraction",),
             **usual,
         ),
         "ForSequenceClassification": Architecture(
