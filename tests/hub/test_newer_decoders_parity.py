@@ -1,4 +1,4 @@
-"""Qwen3-MoE, Phi-3 and GPT-NeoX against transformers: every class, odd sizes, and the way back."""
+"""Qwen3-MoE, Phi-3, GPT-NeoX and OPT against transformers: every class, odd sizes, and the way back."""
 
 import pytest
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox"), "parity", "every class and layer"),
+    pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt"), "parity", "every class and layer"),
 ]
 
 MOE = {
@@ -70,6 +70,16 @@ CASES = {
         },
     ),
     "gpt_neox, 2 heads": ("GPTNeoX", {**ROUND, "num_attention_heads": 2, "hidden_act": "relu", "num_hidden_layers": 3}),
+    "opt": ("OPT", {"ffn_dim": 36}),
+    "opt, untied": ("OPT", {"ffn_dim": 20, "tie_word_embeddings": False, "vocab_size": 67, "pad_token_id": 5}),
+    "opt, norms after": ("OPT", {"ffn_dim": 24, "do_layer_norm_before": False, "activation_function": "gelu"}),
+    "opt, 3 heads": (
+        "OPT",
+        {
+            "hidden_size": 30, "num_attention_heads": 3, "num_hidden_layers": 3, "ffn_dim": 17, "enable_bias": False,
+            "max_position_embeddings": 9,
+        },
+    ),
 }  # fmt: skip
 
 
@@ -89,6 +99,7 @@ def test_language_model_equals_transformers(tmp_path, case):
     [
         ("qwen3_moe", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
         ("phi3", ["Model", "ForSequenceClassification", "ForTokenClassification"]),
+        ("opt", ["Model", "ForSequenceClassification", "ForQuestionAnswering"]),
         ("gpt_neox", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
     ],
 )
@@ -99,7 +110,7 @@ def test_every_class_equals_transformers(tmp_path, case, kinds):
         decoder_case.class_is_the_same(make(name.replace("ForCausalLM", kind), config), tmp_path / kind)
 
 
-@pytest.mark.parametrize("case", ["qwen3_moe", "phi3", "gpt_neox"])
+@pytest.mark.parametrize("case", ["qwen3_moe", "phi3", "gpt_neox", "opt"])
 def test_generation_equals_transformers(tmp_path, case):
     config, name = config_of(case)
     decoder_case.generates_the_same(make(name, config), tmp_path)
@@ -120,6 +131,8 @@ def test_a_model_made_here_opens_in_transformers(tmp_path, case):
             {"mlp_only_layers": [0]},
             r"mlp_only_layers=\[0\]; supported are experts in",
         ),
+        ("OPTForCausalLM", {"word_embed_proj_dim": 12}, "word_embed_proj_dim=12, of which only hidden_size=24 is"),
+        ("OPTForCausalLM", {"_remove_final_layer_norm": True}, "of which only False is supported"),
         ("Phi3ForCausalLM", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope type default or longrope, it has"),
         ("Phi3ForCausalLM", {"rope_scaling": {"type": "su", "short_factor": 1}}, "short_factor as a list of numbers"),
     ],

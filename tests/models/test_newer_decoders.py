@@ -43,6 +43,11 @@ NEOX = {
     "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "use_parallel_residual": True,
     "vocab_size": 50304,
 }  # fmt: skip
+OPT = {
+    "model_type": "opt", "_remove_final_layer_norm": False, "activation_function": "relu", "attention_dropout": 0.0,
+    "do_layer_norm_before": True, "dropout": 0.1, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048,
+    "vocab_size": 50272,
+}  # fmt: skip
 FILES = {
     "gemma2_2b": {
         **GEMMA2, "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8, "num_hidden_layers": 26,
@@ -100,6 +105,18 @@ FILES = {
         **NEOX, "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64, "num_hidden_layers": 44,
         "vocab_size": 50432,
     },
+    "opt_125m": {
+        **OPT, "hidden_size": 768, "ffn_dim": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
+        "word_embed_proj_dim": 768,
+    },
+    "opt_1_3b": {
+        **OPT, "hidden_size": 2048, "ffn_dim": 8192, "num_attention_heads": 32, "num_hidden_layers": 24,
+        "word_embed_proj_dim": 2048,
+    },
+    "opt_6_7b": {
+        **OPT, "hidden_size": 4096, "ffn_dim": 16384, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "word_embed_proj_dim": 4096,
+    },
 }  # fmt: skip
 """What their config.json say of sizes; of Gemma 3 4B what it says of its text model."""
 PUBLISHED = {
@@ -117,6 +134,9 @@ PUBLISHED = {
     "pythia_160m": 162_322_944,
     "pythia_1_4b": 1_414_647_808,
     "gpt_neox_20b": 20_554_567_680,
+    "opt_125m": 125_239_296,
+    "opt_1_3b": 1_315_758_080,
+    "opt_6_7b": 6_658_473_984,
 }
 """Parameters of their safetensors, tied ones once; of Gemma 3 4B those of its text model."""
 
@@ -151,12 +171,13 @@ DECODED = {
     "gemma3_1b": lambda: replace(small("gemma3_1b", kv_heads=1), window=(3, 3, None)),
     "qwen3_30b_a3b": lambda: small("qwen3_30b_a3b", kv_heads=2, experts=4, active=2),
     "phi3_mini_4k": lambda: small("phi3_mini_4k", kv_heads=2, frequencies=LONG, width=4, window=None),
+    "opt_125m": lambda: small("opt_125m", head_width=None, dropout=0.0),
     "pythia_70m": lambda: small("pythia_70m", width=4),
 }
 
 
 @pytest.mark.rotates
-@pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox"), "decode", "a token at a time as all at once")
+@pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt"), "decode", "a token at a time as all at once")
 @pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
 @pytest.mark.parametrize("name", DECODED)
 def test_steps_after_a_prompt_equal_one_pass(name):
