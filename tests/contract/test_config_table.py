@@ -37,6 +37,7 @@ LAYERS = {"layer_types", "num_hidden_layers"}
 ONE = {
     "Qwen2ForCausalLM": LAYERS,
     "Qwen3ForCausalLM": LAYERS,
+    "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
     "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
     "Phi3ForCausalLM": {"partial_rotary_factor"},
     "Gemma2ForCausalLM": LAYERS,
