@@ -22,6 +22,8 @@ from flax_transformer.hub.generation_input import Given, Start, name_of, start_o
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
+from flax_transformer.nn.config import configs_in
+from flax_transformer.ops import LongScaling
 from flax_transformer.ops.sampling import Keys, each_row, row_keys
 
 Seen = Int[Array | np.ndarray, "B P"] | Bool[Array | np.ndarray, "B P"] | None
@@ -164,6 +166,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     prompt = read.prompt
     count = chosen.new_tokens(prompt.shape[1], _positions(config))
     _check_length(model.cfg.embedding, prompt.shape[1] + count)
+    _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
     seen, padding = prompt, None
     if isinstance(read.tokens, np.ndarray):
         read, seen = start.pad(model.cfg, read)
@@ -248,3 +251,13 @@ def _check_length(table: EmbeddingConfig, length: int) -> None:
             f"prompt and generated tokens must fit into the positions, got {length} tokens, "
             f"{table.max_length} positions"
         )
+
+
+def _check_divisors(config: Any, read: int, length: int) -> None:
+    """Refuse a text that begins within the original length of LongRoPE and ends beyond: the cache has other turns."""
+    for each in configs_in(config):
+        if isinstance(each, LongScaling) and read <= each.original_length < length - 1:
+            raise ValueError(
+                f"{each.original_length} tokens, the original length of longrope, must not be passed while generating, "
+                f"got a prompt of {read} tokens and {length} in all"
+            )

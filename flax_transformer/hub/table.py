@@ -69,6 +69,31 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """Queries, keys and values [D, N, H] and [D, K, H] in one tensor [outputs, D], those of each group side by side.
+
+    For each of the K groups it has N / K heads of queries, one of keys and one of values; biases lie likewise.
+    """
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """See `Layout`."""
+        return (sum(math.prod(shape[-2:]) for shape in shapes), *shapes[0][:-2])
+
+    def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """See `Layout`."""
+        (*inputs, _, width), groups = shapes[0], shapes[1][-2]
+        ends = np.cumsum([shape[-2] // groups for shape in shapes])
+        parts = np.split(tensor.T.reshape(*inputs, groups, int(ends[-1]), width), ends[:-1], axis=-2)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """See `Layout`."""
+        (*inputs, _, width), groups = parts[0].shape, parts[1].shape[-2]
+        together = np.concatenate([part.reshape(*inputs, groups, -1, width) for part in parts], axis=-2)
+        return np.ascontiguousarray(together.reshape(*inputs, -1).T)
+
+
+@dataclass(frozen=True)
 class Kernel:
     """The kernel of a convolution of any rank, grouped or not; of several one after another along the output axis.
 
@@ -156,6 +181,14 @@ Table = tuple[TensorRow, ...]
 def linear(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
     """Return kernel and bias of a linear layer, or of several that are one there; PyTorch keeps [outputs, inputs]."""
     return _layer(ours, theirs, Matrix(inputs, transposed=True))
+
+
+def grouped(ours: tuple[str, str, str], theirs: str) -> Table:
+    """Return kernels and biases of queries, keys and values that are one layer there, those of a group side by side."""
+    return (
+        TensorRow(tuple(f"{part}.kernel" for part in ours), f"{theirs}.weight", Grouped()),
+        TensorRow(tuple(f"{part}.bias" for part in ours), f"{theirs}.bias", Grouped()),
+    )
 
 
 def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:

@@ -47,9 +47,11 @@ class CausalConfig(TrunkConfig):
     """Tokens that an output layer of its own gives, the first ones; None: all."""
     output_bias: bool = False
     """Whether the output layer adds a bias for each token."""
+    logit_cap: float | None = None
+    """What logits are kept within, by a tanh (Gemma Team 2024); None: nothing."""
     window: int | tuple[int | None, ...] | None = None
     """How many positions each sees, its own included; None: all before it. Of several the layers take turns, as of
-    local and global attention: (4096, None)."""
+    local and global attention: (4096, None); rotary positions may be others with a window: see `Rotary.window`."""
     falling_scale: bool = False
     """Divide the query-key products of layer i, from 1 on, by i, as some GPT-2s do for float16's sake."""
 
@@ -59,8 +61,10 @@ class CausalConfig(TrunkConfig):
         check_at_least(self, 1, "outputs")
         if any(window is not None and window < 1 for window in self.windows):
             raise ValueError(f"window must be at least 1, got {self.window}")
-        if not self.windows or self.depth % len(self.windows):
-            raise ValueError(f"layers must be a multiple of the windows' turns, got depth={self.depth}, {self.windows}")
+        if not self.windows:
+            raise ValueError("layers that take turns need a window or None for each turn, got none")
+        if self.logit_cap is not None and not self.logit_cap > 0:
+            raise ValueError(f"logit_cap must be above 0, got {self.logit_cap}")
         if self.outputs is not None and (self.tied_output or self.outputs > self.embedding.vocab):
             raise ValueError(
                 f"an output layer of its own gives up to V={self.embedding.vocab} tokens, got outputs={self.outputs}, "
@@ -253,7 +257,7 @@ class Causal(ReadsTokens, Module):
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Return what logits are made of: hidden states, the output table, perhaps a bias."""
         bias = self.output_bias[...] if self.cfg.output_bias else None
-        return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias)
+        return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias, self.cfg.logit_cap)
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
 """The output layer of every language model: products with a table, perhaps scaled, perhaps with a bias."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.nn import EmbeddingConfig, OutputTable, make_norm
 from flax_transformer.nn.linear import Linear, initializer
-from flax_transformer.ops import activation, chunked_scores, widen
+from flax_transformer.ops import activation, chunked_scores, soft_cap, widen
 from flax_transformer.ops.embedding_table import lookup, settled, take_rows
 from flax_transformer.ops.float32 import product
 
@@ -32,16 +32,19 @@ class Output:
     """The `Embedding` whose table it is."""
     bias: Any = None
     """[V], or None."""
+    cap: float | None = field(default=None, metadata={"static": True})
+    """What logits are kept within, by a tanh: see `ops.soft_cap`."""
 
     def logits(self) -> Float[Array, "*B T V"]:
         """Multiply; logits are float32 or more, whatever the model computes in."""
         logits = self.embedding.attend(self.hidden)
-        return logits if self.bias is None else logits + self.bias.astype(logits.dtype)
+        return soft_cap(logits if self.bias is None else logits + self.bias.astype(logits.dtype), self.cap)
 
     def logits_of(self, tokens: Int[Array, "*B N"]) -> Float[Array, "*B T N"]:
         """Compute the logits of some tokens alone, those of a row at every position of it."""
         found = product("...td,...nd->...tn", self.hidden, take_rows(self.embedding.rows, tokens))
-        return found if self.bias is None else found + widen(lookup(self.bias, tokens))[..., None, :]
+        found = found if self.bias is None else found + widen(lookup(self.bias, tokens))[..., None, :]
+        return soft_cap(found, self.cap)
 
     def scores(
         self, labels: Int[Array, "*B T"], weights: Shaped[Array, "*B T"] | None = None, **options: Any
@@ -54,6 +57,7 @@ class Output:
         table, hidden, vocab = self.embedding.rows, self.hidden, self.embedding.cfg.vocab
         if isinstance(self.embedding, OutputTable):
             table, hidden = settled(table, hidden)
+        options |= {} if self.cap is None else {"cap": self.cap}
         return chunked_scores(hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)
 
 

@@ -6,6 +6,7 @@ from flax_transformer.nn.adaptive import adaptive_block as adaptive_block
 from flax_transformer.nn.attention import Attention as Attention
 from flax_transformer.nn.attention import AttentionConfig as AttentionConfig
 from flax_transformer.nn.attention import CrossAttentionConfig as CrossAttentionConfig
+from flax_transformer.nn.attention import ZeroCenteredAttentionConfig as ZeroCenteredAttentionConfig
 from flax_transformer.nn.block import Block as Block
 from flax_transformer.nn.block import BlockConfig as BlockConfig
 from flax_transformer.nn.block import Sublayer as Sublayer

@@ -19,8 +19,9 @@ from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates, shared_fields
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.norm import ZeroCenteredRMSNorm
 from flax_transformer.nn.quantized import concatenate
-from flax_transformer.ops import Dropout, Mask, attention, rotary
+from flax_transformer.ops import Dropout, Mask, attention
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 
@@ -76,6 +77,7 @@ class AttentionConfig:
     memory, optional = None, False  # for attention to a memory, a `CrossAttentionConfig` has fields
     takes = "mask", "bias", "positions"  # of a block's arguments: see `Sublayer`
     takes_of_memory = "memory", "mask"
+    head_norm = nnx.RMSNorm  # of queries and keys
     function = None  # what a layer that computes attention by itself is called, and takes no `attend`
 
     def __post_init__(self):
@@ -95,8 +97,10 @@ class AttentionConfig:
             raise ValueError(
                 f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
             )
-        if self.rotary is not None and self.width % 2:
+        if self.rotary is not None and self.rotary.width is None and self.width % 2:
             raise ValueError(f"rotary positions need an even head width, got H={self.width}")
+        if self.rotary is not None and (self.rotary.width or 0) > self.width:
+            raise ValueError(f"at most H={self.width} channels of a head turn, got {self.rotary.width}")
 
     @property
     def resolved_kv_heads(self) -> int:
@@ -159,6 +163,13 @@ class CrossAttentionConfig(AttentionConfig):
         return replace(super().resolved(), memory=self.memory_width)
 
 
+@frozen
+class ZeroCenteredAttentionConfig(AttentionConfig):
+    """Attention whose norms of queries and keys keep their scale as its distance from 1."""
+
+    head_norm = ZeroCenteredRMSNorm
+
+
 class Attention(Module):
     """Multi-head attention over itself or over a memory.
 
@@ -188,8 +199,8 @@ class Attention(Module):
         if cfg.scale is not None:  # products begin as large as with the usual scale
             self.query.kernel[...] /= cfg.scale * math.sqrt(cfg.width)
         if cfg.qk_norm is not None:
-            self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
-            self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
+            self.query_norm = cfg.head_norm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
+            self.key_norm = cfg.head_norm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
 
     def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries.
@@ -288,7 +299,7 @@ class Attention(Module):
         """
         self._check(x)
         if memory is None:
-            q, k, v = self._placed(x, positions, 0)
+            q, k, v = self._placed(x, mask, positions, 0)
         else:
             q = self._normed("query", self.query(x))
             k, v = self._memory_key_value(q, memory, mask)
@@ -315,7 +326,7 @@ class Attention(Module):
           ValueError: shapes that do not fit.
         """
         self._check(x)
-        q, k, v = self._placed(x, positions, cache.index)
+        q, k, v = self._placed(x, mask, positions, cache.index)
         if mask is not None:
             check_mask(mask)
             mask.check(q.shape[:-3], self.cfg.heads, x.shape[-2], cache.length)
@@ -327,14 +338,15 @@ class Attention(Module):
         check_hidden(x, self.cfg.embed)
         check_single(self.out.kernel, 3)
 
-    def _placed(self, x: Array, positions: Array | None, first: Array | int) -> tuple[Array, Array, Array]:
+    def _placed(
+        self, x: Array, mask: Mask | None, positions: Array | None, first: Array | int
+    ) -> tuple[Array, Array, Array]:
         """Return queries, keys and values of self-attention, turned by their positions."""
         q, k, v = self._query_key_value(x)
         if self.cfg.rotary is None:
             return q, k, v
         positions = jnp.arange(x.shape[-2]) + first if positions is None else positions
-        frequencies = self.cfg.rotary.frequencies(self.cfg.width, self.cfg.rotary.base)
-        return rotary(q, positions, frequencies), rotary(k, positions, frequencies), v
+        return (*self.cfg.rotary.under(mask).turn((q, k), positions), v)
 
     def _attend(
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None

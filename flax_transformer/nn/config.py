@@ -1,18 +1,19 @@
 """What configs have in common: frozen values, hashable, validated at the door."""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops import rotary_frequencies
+from flax_transformer.ops import Mask, rotary, rotary_frequencies
 
 
 def check_fields(config: Any) -> None:
@@ -178,9 +179,32 @@ class Rotary:
 
     base: float = 10_000.0
     frequencies: Callable = rotary_frequencies
-    """`frequencies(width, base) -> [width / 2]`: a module-level function, `LinearScaling(…)` or `Llama3Scaling(…)`."""
+    """`frequencies(width, base) -> [width / 2]`: a module-level function, `LinearScaling(…)`, `DynamicScaling(…)`,
+    `YarnScaling(…)`, `LongScaling(…)` or `Llama3Scaling(…)`; see `ops.rotary_scaling`."""
+    width: int | None = None
+    """How many channels of a head turn, the first ones; None: all."""
+    window: "Rotary | None" = None
+    """Those of layers whose mask has a window, where local and global attention take turns; None: the same."""
 
     def __post_init__(self):
         check_fields(self)
         if self.base <= 0:
             raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
+        if self.width is not None and (self.width < 2 or self.width % 2):
+            raise ValueError(f"channels turn in pairs, so that their number must be even and not 0, got {self.width}")
+
+    def under(self, mask: Mask | None) -> "Rotary":
+        """Return the rotary positions of a layer that is given this mask."""
+        return self if self.window is None or mask is None or mask.window is None else self.window
+
+    def turn(self, heads: Sequence[Array], positions: Int[Array, "*#B T"]) -> list[Array]:
+        """Turn queries, or keys, [*B, T, N, H] by their positions, the last of which says how long a text is."""
+        width = heads[0].shape[-1] if self.width is None else self.width
+        length = (positions.max(-1) + 1,) if getattr(self.frequencies, "by_length", False) else ()
+        frequencies = self.frequencies(width, self.base, *length)
+        turned = partial(
+            rotary, positions=positions, frequencies=frequencies, amplitude=getattr(self.frequencies, "amplitude", 1.0)
+        )
+        if width == heads[0].shape[-1]:
+            return [turned(each) for each in heads]
+        return [jnp.concatenate([turned(each[..., :width]), each[..., width:]], axis=-1) for each in heads]

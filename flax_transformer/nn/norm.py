@@ -43,7 +43,20 @@ class GroupNorm(nnx.GroupNorm):
         return (y * self.scale[...] + self.bias[...]).astype(self.dtype)
 
 
-NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm}
+class ZeroCenteredRMSNorm(nnx.RMSNorm):
+    """An RMSNorm whose scale is kept as its distance from 1, as Gemma's is: weight decay then draws it to 1."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"scale_init": nnx.initializers.zeros, **options})
+
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Divide by the root of the mean square over the last axis, in float32 whatever the input's type."""
+        y = widen(x)
+        factor = jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon)
+        return (y * factor * (1 + self.scale[...].astype(y.dtype))).astype(self.dtype)
+
+
+NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm, "zero_centered_rms": ZeroCenteredRMSNorm}
 
 
 def check_norm(kind: str | Callable) -> None:

@@ -25,12 +25,14 @@ class ResidualConfig:
     embed: int
     """D, the width of the residual stream."""
     norm: str | Callable = "layer"
-    """"layer", "rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a norm."""
+    """"layer", "rms", "zero_centered_rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a
+    norm."""
     norm_eps: float = 1e-5
     """Epsilon of batch norm."""
-    norm_position: Literal["pre", "post", "output"] = "post"
+    norm_position: Literal["pre", "post", "output", "both"] = "post"
     """Of a sublayer f: "post" is norm(x + f(x)) (Vaswani et al. 2017), "pre" is x + f(norm(x)), whose stack ends in a
-    norm of its own, "output" is x + norm(f(x)) (Liu et al. 2022, https://arxiv.org/abs/2111.09883, Swin V2)."""
+    norm of its own, "output" is x + norm(f(x)) (Liu et al. 2022, https://arxiv.org/abs/2111.09883, Swin V2), "both" is
+    x + norm(f(norm(x))), two norms (Gemma Team 2024, https://arxiv.org/abs/2408.00118), whose stack ends in one too."""
     dropout: float = 0.0
     """On the sublayer's output."""
     drop_path: float = 0.0
@@ -69,6 +71,8 @@ class Residual(Module):
     def __init__(self, cfg: ResidualConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.norm = cfg.make_norm(rngs)
+        if cfg.norm_position == "both":
+            self.output_norm = cfg.make_norm(rngs)
         if cfg.layer_scale is not None:
             self.layer_scale = nnx.Param(jnp.full(cfg.embed, cfg.layer_scale, cfg.precision.dtypes["param_dtype"]))
 
@@ -79,6 +83,7 @@ class Residual(Module):
         *args: Any,
         key: PRNGKeyArray | None = None,
         drop_path: Float[Array, ""] | float | None = None,
+        source: Float[Array, "*B T D"] | None = None,
         **kwargs: Any,
     ) -> Float[Array, "*B T D"]:
         """Apply a sublayer.
@@ -87,12 +92,13 @@ class Residual(Module):
           args, kwargs: given to the sublayer.
           key: for dropout, the sublayer's too; None means none.
           drop_path: a rate in place of the config's.
+          source: what the sublayer sees in place of x, to which it is added.
 
         Raises:
           ValueError: shapes that do not fit.
         """
         inner, outer = split_keys(key)
-        y = sublayer(self.enter(x), *args, key=inner, **kwargs)
+        y = sublayer(self.enter(x if source is None else source), *args, key=inner, **kwargs)
         return self.add(x, y, key=outer, drop_path=drop_path)
 
     def enter(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
@@ -100,7 +106,7 @@ class Residual(Module):
         check_hidden(x, self.cfg.embed)
         for leaf in jax.tree.leaves(self.norm):
             check_single(leaf, 1)
-        return self.norm(x) if self.cfg.norm_position == "pre" else x
+        return self.norm(x) if self.cfg.norm_position in ("pre", "both") else x
 
     def add(
         self,
@@ -112,7 +118,8 @@ class Residual(Module):
     ) -> Float[Array, "*B T D"]:
         """Add what the sublayer made; arguments as in a call."""
         cfg = self.cfg
-        y = self.norm(y) if cfg.norm_position == "output" else y
+        if cfg.norm_position in ("output", "both"):
+            y = self.norm(y) if cfg.norm_position == "output" else self.output_norm(y)
         if cfg.layer_scale is not None:
             y = (widen(y) * self.layer_scale[...]).astype(y.dtype)
         y = x + _dropped(y, cfg.dropout, cfg.drop_path if drop_path is None else drop_path, key)

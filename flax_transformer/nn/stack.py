@@ -47,7 +47,8 @@ class Cycle:
 
     Local and global attention in turn (Gemma Team 2024, https://arxiv.org/abs/2408.00118) is
     `mask=Cycle((Mask(window=(7, 0)), Mask()))`. Values may be static, as windows are, and the stack is still one loop,
-    over L / p times p blocks: the program is as large for any depth.
+    over ⌊L / p⌋ times p blocks, and after it what is left of the layers: the program is as large for any number of
+    turns. The stages of a pipeline have all turns equally often.
     """
 
     values: tuple[Any, ...]
@@ -158,6 +159,7 @@ def apply_stack(
         return given.over(blocks, unroll)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
 
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
+        _check_stage(stack_depth(blocks), given.period)
         return run_pipeline(run, x, layers, given.shared, given.names(blocks))
     return run(x, layers, given.shared)
 
@@ -334,11 +336,8 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Any, layers: list)
     """Scan over layers, so many at a time that each of them has the same turn every time."""
     if period == 1:
         return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
-    if (depth := stack_depth(layers[0])) % period:
-        raise ValueError(
-            f"layers, those of a pipeline's stage too, must be a multiple of the turns of a Cycle, got L={depth}, "
-            f"{period} turns"
-        )
+    depth = stack_depth(layers[0])
+    whole = depth - depth % period
 
     def together(x: Any, layers: list) -> tuple[Any, Any]:
         after = []
@@ -347,9 +346,15 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Any, layers: list)
             after.append(state)
         return x, jax.tree.map(lambda *states: jnp.stack(states), *after)
 
-    grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), layers)
-    x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
-    return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
+    grouped = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), layers)
+    parts = []
+    if whole:
+        x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
+        parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states))
+    for turn in range(depth - whole):
+        x, state = step(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
+        parts.append(jax.tree.map(lambda leaf: leaf[None], state))
+    return x, parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
 
 
 def _one_by_one(step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
@@ -359,6 +364,15 @@ def _one_by_one(step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
         x, state = step(i, x, [None if part is None else part[i] for part in layers])
         after.append(state)
     return x, tuple(after)
+
+
+def _check_stage(depth: int, period: int) -> None:
+    """Raise ValueError where the stages of a pipeline would begin at other turns than the stack has there."""
+    if depth // pipeline_stages() % period:
+        raise ValueError(
+            "the layers of a pipeline's stage must be a multiple of the turns of a Cycle, got "
+            f"L={depth // pipeline_stages()}, {period} turns"
+        )
 
 
 def _check_remat(remat: str) -> None:

@@ -31,6 +31,14 @@ class TransformerBlockConfig(SublayersConfig):
     `CrossAttentionConfig` where the memory is of another width, or may be missing."""
     feedforward_residual: ResidualConfig | None = None
     """Around the feed-forward layer; None: as around the others."""
+    parallel: bool = False
+    """Whether all sublayers see what the block is given, and not what those before them added (Wang & Komatsuzaki 2021,
+    GPT-J); with norms before them."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.parallel and any(part.residual.norm_position == "post" for part in self.sublayers):
+            raise ValueError("sublayers side by side have no norm after their sum, got norm_position='post'")
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:

@@ -72,7 +72,7 @@ class TrunkConfig:
     @property
     def end_norm(self) -> bool:
         """Whether the stack ends in a norm, as one of pre-norm blocks does."""
-        return self.block.residual.norm_position == "pre"
+        return self.block.residual.norm_position in ("pre", "both")
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Make what the config describes."""

@@ -2,6 +2,7 @@
 
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention.call import Call
+from flax_transformer.ops.attention.capped import CappedAttention, soft_cap
 from flax_transformer.ops.attention.dispatch import BACKENDS, attention, explain_attention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.attention.equal_heads import equal_heads
@@ -26,18 +27,23 @@ from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
 from flax_transformer.ops.position import (
-    LinearScaling,
-    Llama3Scaling,
     alibi,
     causal_relative_buckets,
     relative_buckets,
     rotary,
-    rotary_frequencies,
     sinusoidal,
     sinusoidal_halves,
     sinusoidal_spanning,
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
+from flax_transformer.ops.rotary_scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    YarnScaling,
+    rotary_frequencies,
+)
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
 from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
 
@@ -46,7 +52,9 @@ __all__ = [
     "VARIANTS",
     "AttentionFunction",
     "Call",
+    "CappedAttention",
     "Dropout",
+    "DynamicScaling",
     "EntmaxAttention",
     "FixedAttention",
     "LinearAttention",
@@ -54,11 +62,13 @@ __all__ = [
     "LinearState",
     "Llama3Scaling",
     "LocalAttention",
+    "LongScaling",
     "Mask",
     "NystromAttention",
     "PerformerAttention",
     "SparsemaxAttention",
     "StridedAttention",
+    "YarnScaling",
     "activation",
     "alibi",
     "attention",
@@ -97,6 +107,7 @@ __all__ = [
     "sinusoidal_grid",
     "sinusoidal_halves",
     "sinusoidal_spanning",
+    "soft_cap",
     "soft_cross_entropy",
     "sparsemax",
     "spectrum",

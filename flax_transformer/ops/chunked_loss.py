@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int, Shaped
 
+from flax_transformer.ops.attention.capped import soft_cap
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.embedding_table import by_device
 from flax_transformer.ops.float32 import at_least_float32, product, widen
@@ -38,7 +39,7 @@ def chunked_cross_entropy(
 
     Args:
         bias: of the vocabulary's E logits alone, where the table has more rows.
-        options: `vocab`, `label_smoothing` and `z_loss` of `cross_entropy`.
+        options: `vocab`, `label_smoothing` and `z_loss` of `cross_entropy`; `cap` of `soft_cap`, on logits.
 
     >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
     >>> full = cross_entropy(hidden @ embedding.T, labels)[0]
@@ -99,12 +100,14 @@ def _logits(output, hidden, vocab):
 
 def _score(logits, labels, weights, options):
     """Return the loss of a chunk, and the weights of right guesses."""
+    options = dict(options)
+    logits = soft_cap(logits, options.pop("cap", None))
     fixed = jax.lax.stop_gradient(logits)
     # `argmax` in parts that XLA drops where nobody asks; itself, it would merge it with the maximum of the loss.
     ids = jax.lax.broadcasted_iota(jnp.int32, fixed.shape, fixed.ndim - 1)
     best = jnp.min(jnp.where(fixed == fixed.max(axis=-1, keepdims=True), ids, fixed.shape[-1]), axis=-1)
     right = jnp.sum(jnp.where(best == labels, jax.lax.stop_gradient(weights), 0))
-    return cross_entropy(logits, labels, weights, **dict(options))[0], right
+    return cross_entropy(logits, labels, weights, **options)[0], right
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -10,7 +10,6 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.frozen import frozen
 from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.mask_field import check_broadcast
 
@@ -70,81 +69,21 @@ def _waves(positions, width, steps=None):
     return jnp.sin(angle), jnp.cos(angle)
 
 
-def rotary_frequencies(width: int, base: float = 10000.0) -> Float[Array, "half"]:
-    """Return the radians per position of each pair of channels: `base ** (-2 i / width)`.
-
-    >>> rotary_frequencies(4)
-    Array([1.  , 0.01], dtype=float32)
-    """
-    return jnp.asarray(_frequencies(width, base))
-
-
-def _frequencies(width: int, base: float) -> np.ndarray:
-    if width % 2:
-        raise ValueError(f"rotary positions turn pairs of channels, so the width must be even, got {width}")
-    # A position of many thousands blows up the last bit of a frequency. NumPy's is the same compiled or not and on
-    # every device: powers of float32 exponents, each step rounded correctly, as PyTorch's are.
-    exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    return np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
-
-
-@frozen
-class LinearScaling:
-    """Rotary frequencies slowed for longer texts, all by one factor (Chen et al. 2023, arxiv.org/abs/2306.15595).
-
-    >>> print(LinearScaling(factor=4.0)(4, 10000.0))
-    [0.25   0.0025]
-    """
-
-    factor: float
-
-    def __post_init__(self):
-        if self.factor <= 0:
-            raise ValueError(f"frequencies are divided by a factor above 0, got {self.factor}")
-
-    def __call__(self, width: int, base: float) -> Float[Array, "half"]:
-        """Return the radians per position of each pair of channels."""
-        return jnp.asarray(_frequencies(width, base) / np.float32(self.factor))
-
-
-@frozen
-class Llama3Scaling:
-    """Rotary frequencies stretched for longer texts as Llama 3.1 does (https://arxiv.org/abs/2407.21783).
-
-    Channels that turn more than `high` times over the original length stay, those that turn less than `low` times
-    are slowed by `factor`, and those between are blended.
-
-    >>> print(Llama3Scaling(factor=8.0)(8, 500000.0) / rotary_frequencies(8, 500000.0))
-    [1. 1. 0.37... 0.125 ]
-    """
-
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    original_length: int = 8192
-
-    def __post_init__(self):
-        if self.factor <= 0 or self.original_length < 1 or not 0 < self.low < self.high:
-            raise ValueError(
-                "factor and original_length must be above 0 and low between 0 and high, got "
-                f"factor={self.factor}, original_length={self.original_length}, low={self.low}, high={self.high}"
-            )
-
-    def __call__(self, width: int, base: float) -> Float[Array, "half"]:
-        """Return the radians per position of each pair of channels."""
-        frequencies = _frequencies(width, base)
-        turns = self.original_length / (2 * np.float32(math.pi) / frequencies)
-        blend = np.clip((turns - self.low) / (self.high - self.low), 0, 1).astype(np.float32)
-        return jnp.asarray((1 - blend) * frequencies / np.float32(self.factor) + blend * frequencies)
-
-
 def rotary(
-    x: Float[Array, "*B T N H"], positions: Int[Array, "*#B T"], frequencies: Float[Array, "half"]
+    x: Float[Array, "*B T N H"],
+    positions: Int[Array, "*#B T"],
+    frequencies: Float[Array, "*#B half"],
+    *,
+    amplitude: float = 1.0,
 ) -> Float[Array, "*B T N H"]:
     """Turn channel pairs `(i, i + H/2)` by position times frequency, so that products depend on distances only.
 
     Source: Su et al. 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of Llama. Angles are float32 or
     more, and nothing is rounded but the result.
+
+    Args:
+      frequencies: of all rows, or of each.
+      amplitude: what sines and cosines are multiplied by.
 
     >>> rotary(jnp.ones((1, 1, 2)), jnp.array([1]), jnp.array([jnp.pi / 2])).round(2)
     Array([[[-1.,  1.]]], dtype=float32)
@@ -152,8 +91,10 @@ def rotary(
     if 2 * frequencies.shape[-1] != x.shape[-1]:
         raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
     check_broadcast("positions", positions.shape, x.shape[:-2])
-    angle = positions[..., None, None].astype(at_least_float32(x.dtype)) * frequencies
+    angle = positions[..., None, None].astype(at_least_float32(x.dtype)) * frequencies[..., None, None, :]
     sin, cos = jnp.sin(angle), jnp.cos(angle)
+    if amplitude != 1:
+        sin, cos = sin * amplitude, cos * amplitude
     a, b = jnp.split(widen(x), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 

@@ -32,7 +32,16 @@ FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_tok
 from its padding token."""
 TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
 """Of a Qwen: any alone says nothing."""
+LAYERS = {"layer_types", "num_hidden_layers"}
+"""Of layers that are listed by kind, of which there are as many as are listed."""
 ONE = {
+    "Qwen2ForCausalLM": LAYERS,
+    "Qwen3ForCausalLM": LAYERS,
+    "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
+    "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
+    "Phi3ForCausalLM": {"partial_rotary_factor"},
+    "Gemma2ForCausalLM": LAYERS,
+    "Gemma3ForCausalLM": LAYERS,
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
@@ -66,7 +75,8 @@ ONE = {
     },
     "CLIPVisionModel": {"projection_dim"},
 }
-"""Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
+"""Fields of which one value is supported, also of tiny heads, or that say nothing of a class: a vocabulary decides on
+Marian's tokens."""
 
 
 def fields_of(kind):

@@ -40,6 +40,14 @@ LLAMA = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32,
 }  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "rope_theta": 1000.0, "short_factor": [1.0], "long_factor": [2.0],
+    "partial_rotary_factor": 0.5,
+}  # fmt: skip
+GEMMA = {
+    "head_dim": 6, "sliding_window": 3, "final_logit_softcapping": 3.0,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
 BERT = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 32,
@@ -142,6 +150,41 @@ MODELS = {
     "mixtral": ("MixtralForCausalLM", transformers.MixtralConfig(**LLAMA, num_local_experts=4, sliding_window=5)),
     "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True)),
     "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**LLAMA, head_dim=6)),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(**{**LLAMA, **GEMMA, "layer_types": None}, attn_logit_softcapping=2.0),
+    ),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(**{**LLAMA, **GEMMA, "num_hidden_layers": 3}),
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **LLAMA, head_dim=6, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
+        ),
+    ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        transformers.GPTNeoXConfig(
+            **{name: value for name, value in LLAMA.items() if name != "num_key_value_heads"},
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        transformers.OPTConfig(
+            vocab_size=V,
+            hidden_size=16,
+            ffn_dim=24,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            init_std=0.3,
+            max_position_embeddings=32,
+            **TOKENS,
+        ),
+    ),
+    "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
     "longformer": (

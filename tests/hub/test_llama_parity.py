@@ -43,6 +43,13 @@ CASES = {
         "Qwen2",
         {**SMALL, "num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
     ),
+    "qwen2, windows above": (
+        "Qwen2",
+        {
+            **SMALL, "num_hidden_layers": 3, "num_key_value_heads": 2, "use_sliding_window": True,
+            "sliding_window": 3, "max_window_layers": 1,
+        },
+    ),
     "qwen3": ("Qwen3", {**SMALL, "num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
     "qwen3, biases": (
         "Qwen3",
@@ -57,8 +64,8 @@ CASES = {
 def make(kind, family, **options):
     torch.manual_seed(1)
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=V, max_position_embeddings=32, initializer_range=0.3, bos_token_id=1, eos_token_id=2,
-        pad_token_id=0, **options,
+        **{"vocab_size": V, "max_position_embeddings": 32, "initializer_range": 0.3, "bos_token_id": 1,
+           "eos_token_id": 2, "pad_token_id": 0, **options},
     )  # fmt: skip
     model = getattr(transformers, family + kind)(config)
     with torch.no_grad():  # transformers starts scales at 1 and biases at 0, where mistakes do not show
@@ -86,6 +93,86 @@ def test_positions_of_their_own(tmp_path):
     whole = np.ones((2, 7), np.int64)  # without a mask transformers takes a jump for the start of another text
     model = make("ForCausalLM", family, **options)
     compare(model, tmp_path, input_ids=random_ids(V, 2, 7), position_ids=positions, attention_mask=whole)
+
+
+LONG = {"rope_type": "longrope", "rope_theta": 300.0, "original_max_position_embeddings": 12}
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.5, "rope_theta": 100.0},
+    "yarn": {
+        "rope_type": "yarn", "factor": 4.0, "rope_theta": 300.0, "original_max_position_embeddings": 12,
+        "beta_fast": 3.0, "beta_slow": 0.5,
+    },
+    "yarn, said otherwise": {
+        "rope_type": "yarn", "factor": 4.0, "rope_theta": 300.0, "original_max_position_embeddings": 12,
+        "mscale": 0.7, "mscale_all_dim": 1.2, "truncate": False, "beta_fast": 4.0, "beta_slow": 1.0,
+    },
+    "longrope": {
+        **LONG, "short_factor": [1.0, 1.5, 2.0, 2.5, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0, 9.5], "factor": 4.0,
+    },
+    "longrope, its own factor": {
+        **LONG, "short_factor": [1.0] * 5, "long_factor": [2.0] * 5, "attention_factor": 1.3, "factor": 2.0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [9, 20])
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_rotary_scalings_equal_transformers(tmp_path, kind, length):
+    """Within the original length, 12 tokens, and beyond."""
+    family = "Qwen3" if kind == "yarn" else "Llama"
+    scaled = {"rope_parameters": SCALINGS[kind], "head_dim": 10, "max_position_embeddings": 12}
+    scaled["num_key_value_heads"] = 2
+    compare(make("ForCausalLM", family, **{**SMALL, **scaled}), tmp_path, input_ids=random_ids(V, 2, length))
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_rotary_scalings_are_written_as_they_are_read(kind):
+    read = FAMILIES["llama"].architectures["LlamaForCausalLM"].config
+    fields = {**SMALL, "head_dim": 10, "max_position_embeddings": 12, "rope_parameters": SCALINGS[kind]}
+    once = read(Fields.of(fields))
+    assert read(Fields.of(json.loads(json.dumps(FAMILIES["llama"].write(once))))) == once
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "match"),
+    [
+        ("longrope", {"short_factor": 2.0}, "short_factor as a list of numbers, it is 2.0"),
+        ("longrope", {"short_factor": [1.0]}, "as many and above 0, got 1 and 5"),
+        ("yarn", {"beta_slow": 5.0}, r"slow between 0 and fast, got .*slow=5\.0, fast=3\.0"),
+        ("dynamic", {"factor": 0.0}, "must be above 0, got 0.0, 12"),
+    ],
+)
+def test_scalings_that_make_no_sense_are_refused(kind, changes, match):
+    read = FAMILIES["llama"].architectures["LlamaForCausalLM"].config
+    parameters = {**SCALINGS[kind], **changes}
+    with pytest.raises(ValueError, match=match):
+        read(Fields.of({**SMALL, "max_position_embeddings": 12, "rope_parameters": parameters}))
+
+
+def test_texts_that_grow_out_of_longrope_are_not_generated(tmp_path):
+    """The divisors of all positions change there, also of those in the cache, which transformers computes again."""
+    scaled = {"rope_parameters": SCALINGS["longrope"], "head_dim": 10, "max_position_embeddings": 12}
+    model = make("ForCausalLM", "Llama", **{**SMALL, **scaled}).eval()
+    model.save_pretrained(tmp_path)
+    ours = hub.load(tmp_path)
+    with pytest.raises(ValueError, match="12 tokens, the original length of longrope, must not be passed"):
+        ours.generate(random_ids(V, 2, 9), max_new_tokens=5)
+    for length in (5, 14):
+        ids = random_ids(V, 2, length)
+        expected = model.generate(torch.as_tensor(ids), max_new_tokens=7, do_sample=False).numpy()
+        got = np.asarray(ours.generate(ids, max_new_tokens=7))
+        np.testing.assert_array_equal(got[:, : expected.shape[1]], expected)
+
+
+def test_a_dynamic_base_in_generation_equals_transformers(tmp_path):
+    scaled = {"rope_parameters": SCALINGS["dynamic"], "head_dim": 10, "max_position_embeddings": 12}
+    model = make("ForCausalLM", "Llama", **{**SMALL, **scaled}).eval()
+    model.save_pretrained(tmp_path)
+    ids = random_ids(V, 2, 9)
+    expected = model.generate(torch.as_tensor(ids), max_new_tokens=9, do_sample=False).numpy()
+    got = np.asarray(hub.load(tmp_path).generate(ids, max_new_tokens=9))
+    np.testing.assert_array_equal(got[:, : expected.shape[1]], expected)
 
 
 @pytest.mark.parametrize("case", ["llama", "mistral", "qwen2", "qwen3"])
@@ -159,7 +246,9 @@ def test_old_checkpoints_hold_what_is_computed_and_tied_copies(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", ["llama3", "biases", "deep 1", "mistral", "qwen2, window", "qwen3, biases"])
+@pytest.mark.parametrize(
+    "case", ["llama3", "biases", "deep 1", "mistral", "qwen2, window", "qwen2, windows above", "qwen3, biases"]
+)
 def test_a_model_made_here_opens_in_transformers(tmp_path, case):
     family, options = CASES[case]
     kind = f"{family}ForCausalLM"
@@ -198,12 +287,13 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(tmp_path):
 @pytest.mark.parametrize(
     ("family", "options", "match"),
     [
-        ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "a window and sliding_attention in all"),
-        ("Qwen3", {"layer_types": ["full_attention", "chunked"]}, "supported are full_attention in all layers"),
+        ("Qwen3", {"layer_types": ["full_attention", "chunked"]}, "layer_types as 2 of full_attention and sliding_"),
+        ("Qwen2", {"layer_types": ["full_attention"]}, r"layer_types as 2 of .*, it is \['full_attention'\]"),
+        ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window where layers are sliding_attention"),
         ("Mistral", {"layer_types": ["full_attention"] * 2}, "layer_types=.* of which only None is supported"),
     ],
 )
-def test_windows_on_some_layers_are_refused(family, options, match):
+def test_other_kinds_of_layers_are_refused(family, options, match):
     base = {"model_type": family.lower(), "architectures": [f"{family}ForCausalLM"], **SMALL, "num_key_value_heads": 2}
     read = FAMILIES[family.lower()].architectures[f"{family}ForCausalLM"].config
     with pytest.raises(ValueError, match=match):

@@ -320,7 +320,10 @@ def test_a_malformed_config_is_named(folder, text):
         ({"num_hidden_layers": -1}, "num_hidden_layers as a number of at least 0, it is -1"),
         ({"num_attention_heads": 3}, "query heads must be a multiple of kv heads, got N=3, K=2"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings as true or false, it is 'no'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2}}, r"rope type 'yarn'; supported are default, linear, llama3"),
+        (
+            {"rope_scaling": {"type": "spiral", "factor": 2}},
+            r"rope type 'spiral'; supported are default, linear",
+        ),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor as a number of at least 0, it is missing"),
         ({"rope_scaling": {"full_attention": {}}}, "one set of rotary parameters for all layers"),
         ({"rope_scaling": [1]}, "one set of rotary parameters for all layers"),

@@ -199,6 +199,26 @@ def test_memory_where_there_is_no_cross_attention_is_an_error():
         block(replace(SMALL, cross=SMALL.attention))(inputs(1, 2, 16))
 
 
+def test_sublayers_side_by_side_see_what_the_block_is_given():
+    block = Block(replace(VARIANTS["pre"], parallel=True), rngs=nnx.Rngs(0))
+    x = inputs(2, 5, 16)
+    seen = block.attention_residual.norm(x), block.feedforward_residual.norm(x)
+    np.testing.assert_allclose(block(x), x + block.attention(seen[0]) + block.feedforward(seen[1]), atol=1e-5)
+    with pytest.raises(ValueError, match="no norm after their sum"):
+        replace(SMALL, parallel=True)
+
+
+def test_a_norm_on_either_side_of_a_sublayer():
+    block = Block(with_fields(SMALL, norm="zero_centered_rms", norm_position="both"), rngs=nnx.Rngs(0))
+    before, after = block.attention_residual.norm, block.attention_residual.output_norm
+    before.scale[...], after.scale[...] = jnp.full(16, 0.5), jnp.full(16, -0.5)
+    x = inputs(2, 5, 16)
+    root = lambda x: jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)  # noqa: E731
+    y = block.attention(1.5 * x / root(x))
+    found = block.attention_residual(x, block.attention)
+    np.testing.assert_allclose(found, x + 0.5 * y / root(y), atol=1e-5)
+
+
 def test_unknown_remat_policy_is_named():
     with pytest.raises(ValueError, match="remat must be one of none, full, attention, dots, offload, got 'most'"):
         apply_stack(

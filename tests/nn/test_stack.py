@@ -202,8 +202,23 @@ def test_a_program_of_turns_is_as_large_for_any_depth():
     assert size(4) == size(12)
 
 
-def test_turns_must_come_out_even():
-    with pytest.raises(ValueError, match="multiple of the turns of a Cycle, got L=4, 3 turns"):
-        run(4, jnp.ones((2, 5, 16)), mask=Cycle(TURNS))
-    with mesh(pipeline=2), pytest.raises(ValueError, match=r"of a pipeline's stage too, .* got L=3, 2 turns"):
+def test_turns_go_on_in_the_layers_that_are_left():
+    """Of five layers by two and by three turns, of two by three; each layer's output, and with a cache."""
+    x = jax.random.normal(jax.random.key(1), (2, 4, 16))
+    for depth, turns in ((5, TURNS[:2]), (5, TURNS), (2, TURNS)):
+        blocks, h, found = stack(depth), x, []
+        for i in range(depth):
+            h = layer(blocks, i)(h, mask=turns[i % len(turns)])
+            found.append(h)
+        np.testing.assert_allclose(every_layer(blocks, x, mask=Cycle(turns)), jnp.stack(found), atol=1e-5)
+    cache = jax.vmap(lambda block: block.attention.init_cache(2, 4))(blocks)
+    masks = Cycle(tuple(Mask(window=width) for width in ((1, 0), (2, 0), (3, 0))))
+    whole = apply_stack(blocks, x, mask=Cycle(tuple(mask & Mask(causal=True) for mask in masks.values)))
+    found, cache = extend_stack(blocks, x[:, :3], cache, mask=masks)
+    last, cache = extend_stack(blocks, x[:, 3:], cache, mask=masks)
+    np.testing.assert_allclose(jnp.concatenate([found, last], 1), whole, atol=1e-5)
+
+
+def test_the_stages_of_a_pipeline_have_all_turns_alike():
+    with mesh(pipeline=2), pytest.raises(ValueError, match=r"of a pipeline's stage must .* got L=3, 2 turns"):
         run(6, jnp.ones((4, 5, 16)), mask=Cycle(TURNS[:2]))

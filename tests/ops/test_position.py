@@ -3,9 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flax_transformer.nn import Rotary
 from flax_transformer.ops import (
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    YarnScaling,
     alibi,
     attention,
     causal_relative_buckets,
@@ -17,7 +20,9 @@ from flax_transformer.ops import (
     sinusoidal_spanning,
 )
 
-pytestmark = pytest.mark.proves("positions", "sinusoidal, rotary with Llama 3 scaling, ALiBi, T5 buckets")
+pytestmark = pytest.mark.proves(
+    "positions", "sinusoidal, rotary with Llama 3, dynamic, YaRN and LongRoPE scaling, ALiBi, T5 buckets"
+)
 
 
 @pytest.mark.parametrize("width", [2, 64, 130])
@@ -95,9 +100,30 @@ def test_rotary_equals_llama(scaling):
 
 
 def test_rotary_frequencies_do_not_depend_on_compilation():
-    for function in (rotary_frequencies, Llama3Scaling(), LinearScaling(factor=2.0)):
+    yarn = YarnScaling(factor=8.0, original_length=512)
+    for function in (rotary_frequencies, Llama3Scaling(), LinearScaling(factor=2.0), yarn):
         compiled = jax.jit(function, static_argnums=(0, 1))(96, 500000.0)
         np.testing.assert_array_equal(function(96, 500000.0), compiled)
+
+
+def test_a_rotary_base_by_length_is_each_rows_own():
+    """Of rows side by side each turns as it does alone, and none does otherwise up to the original length."""
+    scaling = Rotary(base=100.0, frequencies=DynamicScaling(factor=2.0, original_length=8))
+    q, positions = jax.random.normal(jax.random.key(0), (2, 8, 2, 8)), jnp.arange(8) + jnp.array([[0], [5]])
+    (both,) = scaling.turn([q], positions)
+    for i in range(2):
+        np.testing.assert_array_equal(both[i], scaling.turn([q[i]], positions[i])[0])
+    np.testing.assert_array_equal(both[0], rotary(q[0], positions[0], rotary_frequencies(8, 100.0)))
+    assert np.abs(both[1] - rotary(q[1], positions[1], rotary_frequencies(8, 100.0))).max() > 0.1
+
+
+def test_a_part_of_a_head_turns_and_the_rest_stays():
+    q = jax.random.normal(jax.random.key(0), (5, 2, 8))
+    (turned,) = Rotary(width=4).turn([q], jnp.arange(5))
+    np.testing.assert_array_equal(turned[..., 4:], q[..., 4:])
+    np.testing.assert_array_equal(turned[..., :4], rotary(q[..., :4], jnp.arange(5), rotary_frequencies(4)))
+    with pytest.raises(ValueError, match=r"channels turn in pairs, .* got 3"):
+        Rotary(width=3)
 
 
 def test_scalings_are_values_and_check_themselves():

@@ -8,6 +8,7 @@ import pytest
 from flax_transformer.ops import Call, Dropout, Mask, attention, explain_attention
 from flax_transformer.ops.attention import VARIANTS as NAMED
 from flax_transformer.ops.attention import blockwise, linear
+from flax_transformer.ops.attention.capped import CappedAttention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.attention.fixed_sparse import FixedAttention
 from flax_transformer.ops.attention.linear import LinearAttention, LinearState, elu_features, linear_step
@@ -92,6 +93,16 @@ def halve(scores, power):
 
 
 # name: (variant, its dense form, what it can do)
+def capped(cap):
+    def weigh(q, k, seen):
+        scores = jnp.einsum("...tnh,...snh->...nts", q, k) / q.shape[-1] ** 0.5
+        weights = jnp.where(seen, jnp.exp(cap * jnp.tanh(scores / cap)), 0)
+        total = weights.sum(-1, keepdims=True)
+        return weights / jnp.where(total > 0, total, 1)
+
+    return by_weights(weigh)
+
+
 VARIANTS = {
     "local": (LocalAttention(window=(3, 1)), shown(window=(3, 1)), {"causal", "segments", "bias"}),
     "strided": (StridedAttention(stride=3), shown(pattern=strided), {"causal", "segments"}),
@@ -101,6 +112,7 @@ VARIANTS = {
     "nystrom": (NystromAttention(landmarks=T), lambda *x: attention(*x), set()),
     "sparsemax": (SparsemaxAttention(), bisected(1), {"causal", "segments", "bias", "dropout"}),
     "entmax": (EntmaxAttention(), bisected(2), {"causal", "segments", "bias", "dropout"}),
+    "capped": (CappedAttention(cap=0.7), capped(0.7), {"causal", "segments", "bias", "dropout"}),
 }
 variants = pytest.mark.parametrize("name", VARIANTS)
 LENGTHS = Mask(lengths=jnp.array([5, T]))

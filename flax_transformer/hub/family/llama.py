@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
+from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span, layers_in_turns
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.layer_types import FULL, SLIDING, Window, read_window, write_window
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
 from flax_transformer.hub.table import Table, embedding, linear, norm
@@ -56,28 +57,13 @@ def _qwen3(fields: Fields) -> dict[str, Any]:
     return {**_qwen2(Fields.of({"head_dim": 128, **fields})), "qk_norm": fields.number("rms_norm_eps")}
 
 
-def _window(fields: Fields) -> int | None:
-    """Read the window of a Qwen; it may be on all layers or on none."""
+def _window(fields: Fields) -> Window:
+    """Read the windows of a Qwen: from some layer on, or as the kinds of layers are listed."""
     depth = fields.integer("num_hidden_layers")
     used = fields.flag("use_sliding_window", False)
     window = fields.integer("sliding_window", None) if used else None
     first = depth if window is None else fields.integer("max_window_layers")
-    given = fields.get("layer_types")
-    if not isinstance(given, list | None):
-        raise ValueError(f"config.json must give layer_types as a list, it is {given!r}")
-
-    def all_are(kind: str, otherwise: bool) -> bool:
-        return otherwise if given is None else given == [kind] * len(given) and len(given) == depth
-
-    if all_are("full_attention", first >= depth):
-        return None
-    if window is None or not all_are("sliding_attention", first == 0):
-        raise ValueError(
-            f"config.json has use_sliding_window={used}, sliding_window={window}, layer_types={given!r}, "
-            f"max_window_layers={first}; supported are full_attention in all layers, or a window and "
-            "sliding_attention in all"
-        )
-    return window
+    return read_window(fields, window, [FULL if i < first else SLIDING for i in range(depth)])
 
 
 def _said(config: CausalConfig) -> dict[str, Any]:
@@ -98,7 +84,8 @@ def said_window(config: CausalConfig) -> dict[str, Any]:
 
 
 def _said_qwen(config: CausalConfig) -> dict[str, Any]:
-    return {**said_window(config), "use_sliding_window": config.window is not None, "max_window_layers": 0}
+    said = write_window(config.windows, config.depth)
+    return {**_said(config), **said, "use_sliding_window": config.window is not None, "max_window_layers": 0}
 
 
 SIZES = {"embed": 4096, "inner": 22_016, "heads": 32, "depth": 32, "max_length": 32_768, "tied_output": False}
@@ -119,25 +106,39 @@ CONFIGS = {
 
 
 LAYER = "layers.{}."
-ATTENDING = (
-    *embedding("embedding.token", "embed_tokens"),
-    *norm("trunk.blocks.attention_residual.norm", LAYER + "input_layernorm"),
-    *linear("trunk.blocks.attention.query", LAYER + "self_attn.q_proj"),
-    *linear("trunk.blocks.attention.key", LAYER + "self_attn.k_proj"),
-    *linear("trunk.blocks.attention.value", LAYER + "self_attn.v_proj"),
-    *linear("trunk.blocks.attention.out", LAYER + "self_attn.o_proj", inputs=2),
-    *norm("trunk.blocks.attention.query_norm", LAYER + "self_attn.q_norm"),
-    *norm("trunk.blocks.attention.key_norm", LAYER + "self_attn.k_norm"),
-    *norm("trunk.blocks.feedforward_residual.norm", LAYER + "post_attention_layernorm"),
-    *norm("trunk.norm", "norm"),
-)
-"""All but the feed-forward layers."""
-TABLE = (
-    *ATTENDING,
+PARTS = {part: f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")}
+APART = tuple(row for part, ours in PARTS.items() for row in linear(ours, f"{LAYER}self_attn.{part[0]}_proj"))
+"""Queries, keys and values with a tensor each."""
+
+
+def attending(after: str = "feedforward_residual.norm", before: str | None = None, projections: Table = APART) -> Table:
+    """Return the rows of all but the feed-forward layers.
+
+    Args:
+      after: of the block, what they call the norm after attention.
+      before: what they call the norm before the feed-forward layer, where that is another.
+      projections: of queries, keys and values.
+    """
+    return (
+        *embedding("embedding.token", "embed_tokens"),
+        *norm("trunk.blocks.attention_residual.norm", LAYER + "input_layernorm"),
+        *projections,
+        *linear("trunk.blocks.attention.out", LAYER + "self_attn.o_proj", inputs=2),
+        *norm("trunk.blocks.attention.query_norm", LAYER + "self_attn.q_norm"),
+        *norm("trunk.blocks.attention.key_norm", LAYER + "self_attn.k_norm"),
+        *norm(f"trunk.blocks.{after}", LAYER + "post_attention_layernorm"),
+        *(() if before is None else norm("trunk.blocks.feedforward_residual.norm", LAYER + before)),
+        *norm("trunk.norm", "norm"),
+    )
+
+
+ATTENDING = attending()
+GATED = (
     *linear("trunk.blocks.feedforward.gate", LAYER + "mlp.gate_proj"),
     *linear("trunk.blocks.feedforward.up", LAYER + "mlp.up_proj"),
     *linear("trunk.blocks.feedforward.down", LAYER + "mlp.down_proj"),
 )
+TABLE = (*ATTENDING, *GATED)
 OUTPUT = r"^lm_head\."
 
 
@@ -156,42 +157,74 @@ def _tokens(read: Callable[[Fields], CausalConfig], fields: Fields) -> Classifie
     return _classifier(read, {"dropout": 0.1 if rate is None else rate}, fields)
 
 
-def decoder_family(model_type: str, name: str, span_prefix: str, config: ConfigTable, table: Table = TABLE) -> Family:
+CLASSES = ("ForCausalLM", "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+
+def decoder_family(
+    model_type: str,
+    name: str,
+    span_prefix: str,
+    config: ConfigTable,
+    table: Table = TABLE,
+    *,
+    classes: tuple[str, ...] = CLASSES,
+) -> Family:
     """Return a family of decoders that are Llamas but for what their config and their table say.
 
     Args:
       name: what its classes begin with.
       span_prefix: of the backbone in the class that answers questions.
+      classes: what the names of its classes go on with, each ending as one of `CLASSES`.
     """
-    read = config.read
-    score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
-    last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
-    above = {"at": "backbone.", "ignored": (OUTPUT,)}
+    kinds = architectures(config, span_prefix)
     return Family(
         model_type=model_type,
-        architectures={
-            f"{name}ForCausalLM": Architecture(
-                read, causal_lm, embedding("head.token", "lm_head"), uses=("text-generation",)
-            ),
-            f"{name}Model": Architecture(
-                partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("feature-extraction",)
-            ),
-            f"{name}ForSequenceClassification": Architecture(
-                last, causal_classifier, score, **above, uses=("classification",)
-            ),
-            f"{name}ForTokenClassification": Architecture(
-                partial(_tokens, read), causal_classifier, score, **above, uses=("token-classification",)
-            ),
-            f"{name}ForQuestionAnswering": Architecture(
-                span, causal_span, ends, prefix=span_prefix, **above, uses=("question-answering",)
-            ),
-        },
+        architectures={name + each: kinds[_kind(each)] for each in classes},
         table=table,
         write=config.write,
         prefix="model.",
         ignored=(r"\.rotary_emb\.inv_freq$",),
         copies={"lm_head.weight": "model.embed_tokens.weight"},
     )
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind in sorted(CLASSES, key=len, reverse=True) if name.endswith(kind))
+
+
+def architectures(
+    config: ConfigTable, span_prefix: str, output: Table | None = None, unread: str = OUTPUT
+) -> dict[str, Architecture]:
+    """Return the architectures of a decoder, by what the names of their classes end with; arguments as above.
+
+    Args:
+      output: rows of the output layer.
+      unread: pattern of its tensors.
+    """
+    read = config.read
+    score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
+    last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
+    usual = {"layers": layers_in_turns}
+    above = {"at": "backbone.", "ignored": (unread,), **usual}
+    return {
+        "ForCausalLM": Architecture(
+            read, causal_lm, embedding("head.token", "lm_head") if output is None else output,
+            uses=("text-generation",), **usual,
+        ),
+        "Model": Architecture(
+            partial(_headless, read), causal_model, base=True, ignored=(unread,), uses=("feature-extraction",),
+            **usual,
+        ),
+        "ForSequenceClassification": Architecture(
+            last, causal_classifier, score, **above, uses=("classification",)
+        ),
+        "ForTokenClassification": Architecture(
+            partial(_tokens, read), causal_classifier, score, **above, uses=("token-classification",)
+        ),
+        "ForQuestionAnswering": Architecture(
+            span, causal_span, ends, prefix=span_prefix, **above, uses=("question-answering",)
+        ),
+    }  # fmt: skip
 
 
 FAMILIES = {

@@ -1,5 +1,6 @@
 """Attention variants by name; those with parameters are layers: `nn.linformer`, `nn.nystrom`, `nn.talking_heads`."""
 
+from flax_transformer.ops.attention.capped import CappedAttention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention
 from flax_transformer.ops.attention.fixed_sparse import FixedAttention
 from flax_transformer.ops.attention.function import AttentionFunction
@@ -18,6 +19,7 @@ VARIANTS: dict[str, AttentionFunction] = {
     "nystrom": NystromAttention(),
     "sparsemax": SparsemaxAttention(),
     "entmax": EntmaxAttention(),
+    "capped": CappedAttention(),
 }
 """Each with the options that `bench variants` measures it by; `explain_attention(…, functions=VARIANTS)` says which can
 serve a call."""
