@@ -2,7 +2,9 @@
 
 Before anything is compiled, a way has bounds: no step is faster than its arithmetic, or than the links carry what it
 must send, and no device has less to hold than its part of the state. So the most promising ways are compiled first, and
-the search ends when none that is left can be faster than the fastest found.
+the search ends when none that is left can be faster than the fastest found. Where bounds are far below what programs
+take, as of a small model, which memory limits, they do not tell ways apart: then it ends when several in a row were not
+faster.
 """
 
 import math
@@ -34,8 +36,11 @@ KEPT = ("none", "dots", "attention", "full")
 """What the backward pass keeps, most first."""
 SPLIT, PARTS = (1, 2, 4, 8), (1, 2, 4)
 """Sizes that are tried of the axes `tensor` and `expert`, and numbers of parts that a batch is taken in."""
-MOST = 24
-"""Ways that are compiled at the most."""
+TRIES = 24
+"""Ways that are compiled at the most, if nothing else is said."""
+FAR, PATIENCE, GAIN = 0.5, 4, 0.99
+"""A bound below this part of the fastest is far from it; then the search ends after so many ways in a row that fit and
+are not faster, by one in a hundred at least."""
 
 
 @frozen
@@ -142,24 +147,50 @@ def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -
             )
 
 
-def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Found:
+def search(
+    case: Case, say: Callable[[str], None] = lambda text: None, *, tries: int = TRIES, fresh: bool = False
+) -> Found:
     """Find the fastest way that fits, by its bounds; what has been compiled comes in the order of how good it is.
 
+    A search that is interrupted, by Ctrl-C, gives what it has found. What was compiled once is in the plans' cache, so
+    that the next search goes on from there.
+
+    Args:
+      tries: ways that are compiled at the most.
+
     Raises:
-      ValueError: as `ways`.
+      ValueError: as `ways`, or for less than one try.
       CompilerError: the compiler is missing.
     """
+    if tries < 1:
+        raise ValueError(f"tries must be at least 1, got {tries}")
     found: Found = []
-    room, best = Topology.of(case.topology).spec.room, math.inf
+    try:
+        for entry in _compiled(case, say, tries, fresh):
+            found.append(entry)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        say(f"interrupted after {len(found)}: the best of them")
+    return sorted(found, key=_rank)
+
+
+def _compiled(
+    case: Case, say: Callable[[str], None], tries: int, fresh: bool
+) -> Iterator[tuple[Candidate, CompiledPlan | str]]:
+    """Compile the ways that may be the fastest, and say the best so far."""
+    found: Found = []
+    room, best, slower = Topology.of(case.topology).spec.room, math.inf, 0
     left = [way for way in ways(case) if way.held <= room]
     for way in left:
-        if len(found) == MOST or way.seconds >= 0.999 * best:
+        if len(found) == tries or way.seconds >= 0.999 * best or (slower >= PATIENCE and way.seconds < FAR * best):
             break
         if any(
             isinstance(made, CompiledPlan) and not made.compiled.fits and way.harder(other) for other, made in found
         ):
             continue
-        say(f"{len(found) + 1}: {spell_mesh(way.case)}, {_spell_size(way.case)}")
+        so_far = f"; {seconds(best)} a row so far" if best < math.inf else ""
+        say(f"{len(found) + 1}: {spell_mesh(way.case)}, {_spell_size(way.case)}{so_far}")
         try:
             made = plan(way.case, fresh=fresh)
         except ValueError as error:
@@ -169,9 +200,11 @@ def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh:
                 raise
             made = str(error).splitlines()[0]
         found.append((way, made))
+        yield way, made
         if isinstance(made, CompiledPlan) and made.compiled.fits:
-            best = min(best, made.bounds.step / made.compiled.shape["rows"])
-    return sorted(found, key=_rank)
+            row = made.bounds.step / made.compiled.shape["rows"]
+            slower = 0 if row < GAIN * best else slower + 1
+            best = min(best, row)
 
 
 def _rank(entry: tuple[Candidate, CompiledPlan | str]) -> tuple:

@@ -25,6 +25,7 @@ def plan(
     tokens: float = 0.0,
     price: float = 0.0,
     search: bool = False,
+    tries: int = 24,
     programs: str = "",
     fresh: bool = False,
     json: Path | None = None,
@@ -48,7 +49,8 @@ def plan(
       tokens: To train on in all, for the cost.
       price: Of one chip for an hour, for the cost.
       search: Try meshes, remat policies, batch sizes and accumulation for the fastest that fits, and write the command
-        that starts it.
+        that starts it. Ctrl-C ends it with the best so far, and the next one goes on from there.
+      tries: Ways that a search compiles at the most.
       programs: Folder to keep the compiled step of an experiment in, which on such a slice loads it from there by its
         own --programs, and need not compile it.
       fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
@@ -70,7 +72,7 @@ def plan(
         target, options = spelled(target, options)
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes, what=what)
         how = {"programs": programs, "fresh": fresh}
-        best = _search(case, say, **how) if search else _plan(case, say, tokens=tokens, price=price, **how)
+        best = _search(case, say, tries=tries, **how) if search else _plan(case, say, tokens=tokens, price=price, **how)
         if json is not None and best is not None:
             best.save(json)
 
@@ -84,14 +86,14 @@ def _plan(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool, 
     return best
 
 
-def _search(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool) -> Any:
+def _search(case: Any, say: Callable[[str], None], *, tries: int, programs: str, fresh: bool) -> Any:
     """Search for the fastest plan that fits, keep its compiled step where asked to, and print what was tried."""
     from flax_transformer.bench import plan as ahead
     from flax_transformer.bench import search as searching
 
     if case.what != "train":
         raise ValueError(f"ways to train are searched, got --search of --what {case.what}")
-    found = searching.search(case, say, fresh=fresh)
+    found = searching.search(case, say, tries=tries, fresh=fresh)
     best = searching.chosen(found)
     if best is not None and programs:
         best = ahead.plan(replace(best.case, programs=programs), say)

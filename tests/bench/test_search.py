@@ -99,6 +99,46 @@ def test_what_is_found_is_the_fastest_of_all_that_fit(compiled, every):
     assert kinds == sorted(kinds)
 
 
+def test_where_bounds_tell_nothing_a_search_ends_after_some_that_are_no_faster(monkeypatch, every):
+    def plan(case, *, fresh):
+        way = next(way for way in every if way.case == case)
+        found = made(way)
+        return replace(found, compiled=replace(found.compiled, flops=10**12 * case.size["batch"], used=0))
+
+    monkeypatch.setattr(searching, "ways", lambda case: every)
+    monkeypatch.setattr(searching, "plan", plan)
+    said = []
+    assert len(search(CASE, said.append)) == 1 + searching.PATIENCE
+    assert "a row so far" not in said[0]
+    assert all("a row so far" in line for line in said[1:])
+
+
+def test_a_search_ends_after_so_many_tries(compiled):
+    assert len(search(CASE, tries=3)) == len(compiled) == 3
+    with pytest.raises(ValueError, match="tries must be at least 1, got 0"):
+        search(CASE, tries=0)
+
+
+def test_an_interrupted_search_gives_the_best_so_far(monkeypatch, every):
+    asked = []
+
+    def plan(case, *, fresh):
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(case)
+        return made(next(way for way in every if way.case == case), room=math.inf)
+
+    monkeypatch.setattr(searching, "ways", lambda case: every)
+    monkeypatch.setattr(searching, "plan", plan)
+    said = []
+    found = search(CASE, said.append)
+    assert [entry.case for entry, _ in sorted(found, key=lambda entry: asked.index(entry[0].case))] == asked
+    assert chosen(found) is not None
+    assert said[-1] == "interrupted after 2: the best of them"
+    with pytest.raises(KeyboardInterrupt):  # before anything is found
+        search(replace(CASE), said.append)
+
+
 def test_nothing_is_compiled_that_needs_more_than_what_did_not_fit(compiled):
     by_case = {id(way.case): way for way, _ in search(CASE)}
     large = [by_case[id(case)] for case in compiled if not made(by_case[id(case)]).compiled.fits]
