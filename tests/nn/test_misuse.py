@@ -346,7 +346,7 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
-        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, output, got 'Pre'"),
+        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, output, both, got 'Pre'"),
         (CONFIG, dict(layer_scale="yes"), "layer_scale must be a number or None, got 'yes'"),
         (CONFIG, dict(drop_path=1), r"drop_path must be in \[0, 1\), got 1"),
         (CONFIG, dict(qk_norm=True), "qk_norm must be a number or None, got True"),
