@@ -15,6 +15,7 @@ from flax_transformer.ops import activation
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
+START["gemma3_text"] = "Gemma3"
 OTHERS = {"HF_ColBERT"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit")
@@ -25,7 +26,8 @@ def test_the_page_lists_what_is_read():
     listed = {}
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
-            listed[kind] = {START[kind] + name for name in re.findall(r"\w*Model(?:WithProjection)?\b|For\w+", classes)}
+            names = re.findall(r"\w*Model(?:WithProjection)?\b|(?:Text)?For\w+", classes)
+            listed[kind] = {START[kind] + name for name in names}
             listed[kind] |= set(re.findall(r"HF_\w+", classes))  # names that are whole
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
 
