@@ -15,6 +15,7 @@ from flax_transformer.ops import activation
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
+START["gemma3_text"] = "Gemma3"
 OTHERS = {"HF_ColBERT"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")

@@ -96,6 +96,22 @@ def _values_and_gradients(f, args, pull):
 
 
 @pytest.mark.rotates
+def test_chunked_logits_are_capped_as_whole_ones():
+    """Values and gradients, by a cap that matters: the largest logits are several times as large."""
+    hidden, table = (3 * jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(7, 5), (11, 5)]))
+    labels, cap = jnp.arange(7) % 11, 2.0
+
+    def whole(hidden, table):
+        return cross_entropy(cap * jnp.tanh(hidden @ table.T / cap), labels)[0]
+
+    def chunked(hidden, table):
+        return chunked_cross_entropy(hidden, table, labels, chunk=3, cap=cap)[0]
+
+    ours, theirs = (jax.value_and_grad(f, (0, 1))(hidden, table) for f in (chunked, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours, theirs)
+    assert jnp.abs(hidden @ table.T).max() > 5 * cap
+
+
 def test_chunked_gradients_are_as_near_to_float64_as_whole_ones():
     random = np.random.default_rng(0)
     M, V, D = 1024, 2000, 32

@@ -91,6 +91,7 @@ _KIND = {
 _OF_MODEL = {name: name for name in _KIND} | {
     "xlm-roberta": "xlmroberta",
     "qwen3": "qwen2",
+    "qwen3_moe": "qwen2",
     "mt5": "t5",
     "wav2vec2": "wav2vec2ctc",
     "blip": "bert",
