@@ -8,6 +8,25 @@ from pathlib import Path
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$`\n]+)\$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
+ROOT = Path(__file__).parent.parent
+
+
+def pages() -> dict[str, Path]:
+    """Return the notebooks by the names of their pages, the book's chapters in their order."""
+    found = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/book/*.ipynb")])
+    return {path.relative_to(ROOT).with_suffix(".md").as_posix(): path for path in found}
+
+
+def with_chapters(nav: list) -> list:
+    """Put the pages of a folder where a navigation names all of them, as `notebooks/book/*.md`."""
+    entries = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            entry = {title: with_chapters(below) if isinstance(below, list) else below for title, below in entry.items()}
+        folder = entry.removesuffix("*.md") if isinstance(entry, str) else ""
+        entries += [name for name in pages() if name.startswith(folder)] if entry == f"{folder}*.md" else [entry]
+    return entries
+
 
 def page(path: Path) -> str:
     """Write the page of an executed notebook."""
@@ -25,12 +44,21 @@ def _cell(cell: dict) -> list[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return [_FORMULA.sub(_formula, source)]
-    parts = [fenced(source, "python")]
+    parts = [_folded(fenced(source, "python")) if _is_folded(cell) else fenced(source, "python")]
     for printed, outputs in itertools.groupby(cell["outputs"], lambda output: output["output_type"] == "stream"):
         if printed:  # in pieces, as they came
             outputs = [{"text": "".join("".join(output["text"]) for output in outputs)}]
         parts += map(_output, outputs)
     return parts
+
+
+def _is_folded(cell: dict) -> bool:
+    return cell.get("metadata", {}).get("jupyter", {}).get("source_hidden", False)
+
+
+def _folded(text: str) -> str:
+    """Fold what a notebook hides, the solution of an exercise."""
+    return '??? example "Solution"\n' + "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
 
 
 def _formula(found: re.Match) -> str:
