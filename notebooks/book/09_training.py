@@ -1,0 +1,182 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 9. Training
+#
+# The recipe of 2017 has a rate that warms up, smoothed labels and dropout, and later models moved the norm. This
+# chapter trains the same deep, narrow model at six learning rates with the norm before or after each sublayer, with a
+# warmup and without. The number is how many of the rates train at all. Two more measure what dropout and smoothing do.
+
+# %%
+import os
+import pydoc_data.topics
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_transformer.data.text.plain import encode_documents, train_characters
+from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.nn import with_fields
+from flax_transformer.ops import cross_entropy, dropout
+from flax_transformer.train import ScheduleConfig, make_schedule
+
+plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
+SMALL = bool(os.environ.get("BOOK_SMALL"))
+STEPS = 10 if SMALL else 150
+
+# %% [markdown]
+# ## The idea
+#
+# *Warmup* (Vaswani et al. 2017): the rate rises for $w$ steps and then falls with the root of the step $s$. Adam's
+# estimates of the first steps are of few gradients, and large steps made with them are hard to undo:
+#
+# $$\eta(s) = D^{-1/2} \min(s^{-1/2},\; s\, w^{-3/2})$$
+#
+# *Label smoothing*: of the target distribution $\epsilon$ goes to all $V$ tokens alike, so that a model gains nothing
+# by being ever surer. *Dropout* sets each number to 0 with probability $r$ and divides the others by $1 - r$.
+#
+# *The place of the norm*: post-norm is $\operatorname{norm}(x + f(x))$, pre-norm $x + f(\operatorname{norm}(x))$. With
+# post-norm, every path back from the loss goes through all norms above, and at the start gradients of the last layers
+# are large; with pre-norm, the residual stream is one sum from end to end (Xiong et al. 2020).
+
+# %% [markdown]
+# ## Ten lines
+
+
+# %%
+def noam(step, width, warmup):
+    return width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def smoothed_loss(logits, label, epsilon):
+    target = jnp.full(logits.shape[-1], epsilon / logits.shape[-1]).at[label].add(1 - epsilon)
+    return -(target * jax.nn.log_softmax(logits)).sum()
+
+
+def drop(x, rate, key):
+    return jnp.where(jax.random.uniform(key, x.shape) < rate, 0, x / (1 - rate))
+
+
+# %% [markdown]
+# ## The library
+#
+# `make_schedule` counts steps as a run does: Optax calls it with the number of steps done before. `ops.dropout` draws
+# other bits than ours, as many of them. A model drops only when it is given a key.
+
+# %%
+schedule = make_schedule(ScheduleConfig(name="noam", warmup=400, width=512), 1.0, 2_000)
+for step in (1, 100, 400, 1_600):
+    np.testing.assert_allclose(noam(step, 512, 400), schedule(step - 1), rtol=1e-5)
+
+logits = jax.random.normal(jax.random.key(0), (9,))
+total, count = cross_entropy(logits[None], jnp.array([4]), label_smoothing=0.1)
+np.testing.assert_allclose(smoothed_loss(logits, 4, 0.1), total / count, rtol=1e-5)
+
+ones = jnp.ones((200, 500))
+for name, dropped in (("ours", drop(ones, 0.3, jax.random.key(1))), ("theirs", dropout(ones, 0.3, jax.random.key(1)))):
+    print(f"{name:7} mean {float(dropped.mean()):.3f}, zeros {float((dropped == 0).mean()):.3f}")
+    assert abs(dropped.mean() - 1) < 0.02
+    assert abs((dropped == 0).mean() - 0.3) < 0.01
+
+# %% [markdown]
+# ## Gradients at the start
+#
+# A character model of twelve layers, 32 wide. Before any step: the norm of the gradient of each layer's feed-forward
+# kernel.
+
+# %%
+text = "\n\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+letters = train_characters([text])
+codes = encode_documents([text], letters).flat.astype(np.int32)
+cut = len(codes) * 9 // 10
+train, test = codes[:cut], codes[cut:]
+DEPTH = 12
+base = with_fields(
+    gpt2_tiny(vocab=letters.vocab_size), embed=32, heads=2, inner=64, depth=DEPTH, init_std=None, residual_init_std=None
+)
+norms = {"post-norm": with_fields(base, norm_position="post"), "pre-norm": with_fields(base, norm_position="pre")}
+
+
+def windows(random, source, rows=16, length=33):
+    starts = random.integers(0, len(source) - length, rows)
+    return jnp.asarray(source[starts[:, None] + np.arange(length)])
+
+
+def loss(model, tokens, key=None, smoothing=0.0):
+    total, count = cross_entropy(model(tokens[:, :-1], key=key), tokens[:, 1:], label_smoothing=smoothing)
+    return total / count
+
+
+figure, axis = plt.subplots(figsize=(5, 2.4))
+ratio = {}
+for name, config in norms.items():
+    gradient = jax.grad(loss)(config.build(nnx.Rngs(0)), windows(np.random.default_rng(0), train))
+    sizes = np.sqrt((np.asarray(gradient.trunk.blocks.feedforward.up.kernel[...]) ** 2).sum((1, 2)))
+    ratio[name] = float(sizes[-1] / sizes[0])
+    axis.semilogy(range(1, DEPTH + 1), sizes, "o-", label=f"{name}: last / first {ratio[name]:.2f}")
+axis.set(xlabel="layer", ylabel="gradient")
+_ = axis.legend()
+
+# %% [markdown]
+# ## What trains
+#
+# Six rates at once: the model is a pytree, so that `jax.vmap` over the rate trains six of them in one program. A run
+# has trained if it is below what single characters, known by their frequency, would give.
+
+# %%
+RATES = jnp.array([3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1])
+counts = np.bincount(train, minlength=letters.vocab_size) + 1
+ALONE = -np.log(counts[test] / counts.sum()).mean()
+
+
+def curves(config, warmup):
+    """Return the losses [steps, rates] of runs at all rates."""
+    adam = optax.scale_by_adam(b2=0.98)
+
+    def one_step(model, state, rate, tokens):
+        value, gradient = jax.value_and_grad(loss)(model, tokens)
+        updates, state = adam.update(gradient, state, model)
+        return jax.tree.map(lambda p, u: p - rate * u, model, updates), state, value
+
+    model = config.build(nnx.Rngs(0))
+    models, states = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (len(RATES), *jnp.shape(leaf))), (model, adam.init(model))
+    )
+    step, random, losses = jax.jit(jax.vmap(one_step, in_axes=(0, 0, 0, None))), np.random.default_rng(0), []
+    for number in range(1, STEPS + 1):
+        rates = RATES * (min(number / warmup, 1) if warmup else 1)
+        models, states, values = step(models, states, rates, windows(random, train, rows=8))
+        losses.append(values)
+    return np.stack(losses)
+
+
+figure, axis = plt.subplots(figsize=(6, 2.8))
+best, trains = {}, {}
+for name, config in norms.items():
+    for warmup in (0, STEPS // 3):
+        label = f"{name}, {'warmup' if warmup else 'no warmup'}"
+        final = curves(config, warmup)[-10:].mean(0)
+        final = np.where(np.isfinite(final), final, 9)
+        best[label], trains[label] = final.min(), int((final < ALONE - 0.1).sum())
+        axis.semilogx(RATES, np.minimum(final, 6), "o-", label=label)
+        print(
+            f"{label:24} {trains[label]} of {len(RATES)} rates train, the best to {best[label]:.2f}: {final.round(2)}"
+        )
+axis.axhline(ALONE, color="gray", linestyle=":", label="characters alone")
+axis.set(xlabel="rate", ylabel="loss after the run")
+_ = axis.legend(fontsize=7)
