@@ -7,7 +7,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
-pytestmark = pytest.mark.proves("guides", "the chapters of the book run; a wrong solution of an exercise fails its check")
+pytestmark = pytest.mark.proves("guides", "the book's chapters run, and a wrong solution fails its check")
 
 BOOK = Path(__file__).parent.parent / "notebooks" / "book"
 CHAPTERS = sorted(BOOK.glob("*.py"))

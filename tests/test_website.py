@@ -31,7 +31,8 @@ def test_the_navigation_names_every_page():
     pages |= {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")}
     notebooks = ROOT.glob("notebooks/**/*.ipynb")
     pages |= {f"{path.relative_to(ROOT).with_suffix('.md')}" for path in notebooks} | {"notebooks/book/README.md"}
-    assert sorted(leaves(notebook.with_chapters(config["nav"]))) == sorted(pages | {f"reference/{room}.md" for room in ROOMS})
+    pages |= {f"reference/{room}.md" for room in ROOMS}
+    assert sorted(leaves(notebook.with_chapters(config["nav"]))) == sorted(pages)
 
 
 def test_every_room_has_a_page():

@@ -22,7 +22,7 @@ def with_chapters(nav: list) -> list:
     entries = []
     for entry in nav:
         if isinstance(entry, dict):
-            entry = {title: with_chapters(below) if isinstance(below, list) else below for title, below in entry.items()}
+            entry = {name: with_chapters(below) if isinstance(below, list) else below for name, below in entry.items()}
         folder = entry.removesuffix("*.md") if isinstance(entry, str) else ""
         entries += [name for name in pages() if name.startswith(folder)] if entry == f"{folder}*.md" else [entry]
     return entries

@@ -267,7 +267,6 @@ def local_weights(scores, p, half):
 config = RecurrentAttentionConfig(score="dot", local="predictive", window=2)
 part = RecurrentAttention(config, H, H, Precision(), rngs=nnx.Rngs(0))
 part.middle.kernel[...] = jnp.zeros_like(part.middle.kernel[...])  # the middle is then half of the length
-part.middle.bias[...] = jnp.zeros_like(part.middle.bias[...])
 theirs = part(queries[None, :1], memory[None], memory[None], None, jnp.arange(1))[1][0, 0]
 np.testing.assert_allclose(local_weights(queries[0] @ memory.T, S / 2, 2), theirs, atol=1e-5)
 

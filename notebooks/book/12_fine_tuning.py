@@ -1,0 +1,185 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12. Fine-tuning
+#
+# A model that was trained on much text learns a new kind of text from little. This chapter trains a language model on
+# Python sources and adapts it to English prose of which there are 6,000 characters, by all its parameters, by low-rank
+# changes (LoRA), and by its output layer alone, beside a model that starts from nothing. The numbers are the loss on
+# unseen prose, and by how much each has forgotten the sources.
+
+# %%
+import os
+import pydoc_data.topics
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_transformer.data.text.plain import PlainText, encode_documents, train_characters
+from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.nn import with_fields
+from flax_transformer.train import LoraConfig, init_lora, merge_lora, parameter_count
+
+plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
+SMALL = bool(os.environ.get("BOOK_SMALL"))
+STEPS, MORE = (10, 5) if SMALL else (600, 150)
+
+# %% [markdown]
+# ## The idea
+#
+# *Transfer*: parameters $\theta_0$ that were trained on one task are where training of another starts, and not far from
+# where it ends. *Full* fine-tuning trains all of them. *LoRA* (Hu et al. 2021) leaves each kernel $W$ as it is and
+# trains two thin matrices beside it:
+#
+# $$W' = W + \frac{\alpha}{r} A B, \qquad A \in \mathbb{R}^{D \times r},\; B \in \mathbb{R}^{r \times F}$$
+#
+# $B$ begins at zero, so that nothing changes at first, and $r (D + F)$ numbers are trained in place of $D F$. After
+# training, $W'$ is a kernel as any other. A model that is trained on a new task alone forgets the old one; *multi-task*
+# training mixes both.
+
+# %% [markdown]
+# ## Ten lines
+
+
+# %%
+def start(kernel, rank, key):
+    """Return the factors of a kernel [D, F] that at first change nothing."""
+    inputs, outputs = kernel.shape
+    return jax.random.normal(key, (inputs, rank)) / jnp.sqrt(inputs), jnp.zeros((rank, outputs))
+
+
+def adapted(kernel, a, b, alpha):
+    return kernel + alpha / a.shape[1] * (a @ b)
+
+
+def beside(x, kernel, a, b, alpha):
+    """Return the same product without a kernel of its own: x W + α/r (x A) B."""
+    return x @ kernel + alpha / a.shape[1] * ((x @ a) @ b)
+
+
+# %% [markdown]
+# ## The library
+#
+# `init_lora` makes factors for all kernels whose path matches a pattern, and `merge_lora` returns a model with them. It
+# is differentiable: inside a loss, it trains the factors.
+
+# %%
+sources = "".join(PlainText().read("train"))[:400_000]
+prose = "\n\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+letters = train_characters([sources, prose])
+config = with_fields(gpt2_tiny(vocab=letters.vocab_size), embed=64, heads=4, inner=256, depth=2)
+model = config.build(nnx.Rngs(0))
+lora_config = LoraConfig(rank=4, alpha=8.0, pattern=r"(query|key|value|out|up|down)\.kernel$")
+
+lora = init_lora(model, lora_config, jax.random.key(0))
+NAME = "trunk.blocks.feedforward.up.kernel"
+a, b = lora[NAME].a[0], jax.random.normal(jax.random.key(1), lora[NAME].b[0].shape)
+changed = {**lora, NAME: replace(lora[NAME], b=lora[NAME].b.at[0].set(b))}  # of the first layer
+kernel, merged = (each.trunk.blocks.feedforward.up.kernel[...][0] for each in (model, merge_lora(model, changed)))
+np.testing.assert_allclose(adapted(kernel, a, b, 8.0), merged, atol=1e-5)
+x = jax.random.normal(jax.random.key(2), (5, 64))
+np.testing.assert_allclose(beside(x, kernel, a, b, 8.0), x @ merged, atol=1e-4)
+print(f"{parameter_count(model):,} parameters, {parameter_count(lora):,} of LoRA")
+
+# %% [markdown]
+# ## Little text
+#
+# The sources are Python's own, 360,000 characters to train on. The prose is that of `help()`.
+
+# %%
+old, new = (encode_documents([text], letters).flat.astype(np.int32) for text in (sources, prose))
+old_train, old_test = old[:360_000], old[360_000:]
+new_train, new_test = new[:6_000], new[-60_000:]
+print(repr(prose[:90]))
+
+
+def windows(random, source, rows=16, length=65):
+    starts = random.integers(0, len(source) - length, rows)
+    return source[starts[:, None] + np.arange(length)]
+
+
+def loss(model, tokens):
+    return optax.softmax_cross_entropy_with_integer_labels(model(tokens[:, :-1]), tokens[:, 1:]).mean()
+
+
+held = {
+    name: windows(np.random.default_rng(9), part, rows=200) for name, part in (("old", old_test), ("new", new_test))
+}
+score = jax.jit(loss)
+
+
+def fit(parameters, make, draw, steps, rate):
+    """Train parameters of which `make` makes a model, on what `draw` draws."""
+    optimizer = optax.adamw(optax.cosine_onecycle_schedule(steps, rate, pct_start=0.1), b2=0.99)
+
+    @jax.jit
+    def step(parameters, state, tokens):
+        gradient = jax.grad(lambda parameters: loss(make(parameters), tokens))(parameters)
+        updates, state = optimizer.update(gradient, state, parameters)
+        return optax.apply_updates(parameters, updates), state
+
+    random, state = np.random.default_rng(0), optimizer.init(parameters)
+    for _ in range(steps):
+        parameters, state = step(parameters, state, draw(random))
+    return make(parameters)
+
+
+def whole(model):
+    return model
+
+
+def from_old(random):
+    return windows(random, old_train)
+
+
+def from_new(random):
+    return windows(random, new_train)
+
+
+def from_both(random):
+    return np.concatenate([windows(random, old_train, 8), windows(random, new_train, 8)])
+
+
+base = fit(model, whole, from_old, STEPS, 1e-2)
+bias = jnp.zeros(letters.vocab_size)
+
+
+class WithBias:
+    """A model whose logits have a bias, all that is trained."""
+
+    def __init__(self, bias):
+        self.bias = bias
+
+    def __call__(self, tokens):
+        return base(tokens) + self.bias
+
+
+results = {"before": base}
+results["from nothing"] = fit(model, whole, from_new, MORE, 5e-3)
+results["output bias"] = fit(bias, WithBias, from_new, MORE, 1e-1)
+results["LoRA"] = fit(lora, lambda lora: merge_lora(base, lora), from_new, MORE, 1e-2)
+results["all parameters"] = fit(base, whole, from_new, MORE, 2e-3)
+results["all, both texts"] = fit(base, whole, from_both, MORE, 2e-3)
+trained_count = {"before": 0, "output bias": bias.size, "LoRA": parameter_count(lora)}
+scores = {}
+for name, each in results.items():
+    found = {part: float(jax.jit(lambda tokens, each=each: loss(each, tokens))(rows)) for part, rows in held.items()}
+    scores[name] = found
+    count = trained_count.get(name, parameter_count(model))
+    print(f"{name:16} {count:7,} trained   prose {found['new']:.3f}   sources {found['old']:.3f}")
