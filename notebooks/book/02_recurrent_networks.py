@@ -195,7 +195,7 @@ def trained(network, parameters, rate):
 
     random, state = np.random.default_rng(0), optimizer.init(parameters)
     for _ in range(STEPS):
-        parameters, state, _ = step(parameters, state, *draw(random, 64)[:2])
+        parameters, state, _ = step(parameters, state, *draw(random, 32)[:2])
     return parameters
 
 

@@ -38,7 +38,7 @@ from flax_transformer.ops import attention, capture
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 SMALL = bool(os.environ.get("BOOK_SMALL"))
-STEPS = 10 if SMALL else 400
+STEPS = 10 if SMALL else 300
 
 # %% [markdown]
 # ## The idea

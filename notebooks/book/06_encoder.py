@@ -36,7 +36,7 @@ from flax_transformer.ops import Mask
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 SMALL = bool(os.environ.get("BOOK_SMALL"))
-STEPS = 10 if SMALL else 900
+STEPS = 10 if SMALL else 700
 
 # %% [markdown]
 # ## The idea

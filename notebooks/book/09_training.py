@@ -219,3 +219,77 @@ for rate, smoothing in ((0.0, 0.0), (0.2, 0.0), (0.0, 0.1)):
     seen, unseen, sure = found[rate, smoothing]
     name = f"dropout {rate}, smoothing {smoothing}"
     print(f"{name}: loss {seen:.2f} on the 4,000, {unseen:.2f} on others; greatest probability {sure:.2f}")
+if not SMALL:
+    assert trains["pre-norm, no warmup"] > trains["post-norm, no warmup"]
+    assert trains["post-norm, warmup"] >= trains["post-norm, no warmup"]
+    assert found[0.2, 0.0][1] < found[0.0, 0.0][1]
+    assert found[0.0, 0.1][2] < found[0.0, 0.0][2]
+
+# %% [markdown]
+# TEXT
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Smoothed labels have a loss that no model can go below. Write it.
+#
+#    ```python
+#    def lowest_loss(vocab, epsilon):
+#        """Return the least cross-entropy against smoothed labels."""
+#    ```
+#
+# 2. Large gradients are clipped by their norm over all parameters. Write it for a dictionary of arrays.
+#
+#    ```python
+#    def clip(gradients, largest):
+#        """Return gradients, made smaller by one factor if their norm, of all together, exceeds the largest."""
+#    ```
+#
+# 3. Write a rate that rises linearly to its peak in step `warmup` and falls to zero as half a cosine in the last step.
+#
+#    ```python
+#    def cosine_rate(step, peak, warmup, steps):
+#        """Return the rate of a step, counted from 1."""
+#    ```
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def lowest_loss(vocab, epsilon):
+    target = np.full(vocab, epsilon / vocab)
+    target[0] += 1 - epsilon
+    return -(target * np.log(target)).sum()
+
+
+# %% tags=["check"]
+target = jnp.full(50, 0.1 / 50).at[7].add(0.9)
+np.testing.assert_allclose(lowest_loss(50, 0.1), smoothed_loss(jnp.log(target), 7, 0.1), rtol=1e-5)
+assert lowest_loss(50, 0.1) < lowest_loss(50, 0.2)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def clip(gradients, largest):
+    norm = jnp.sqrt(sum((each**2).sum() for each in gradients.values()))
+    factor = jnp.minimum(1, largest / norm)
+    return {name: each * factor for name, each in gradients.items()}
+
+
+# %% tags=["check"]
+gradients = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}
+for largest in (1.0, 10.0):
+    clipper = optax.clip_by_global_norm(largest)
+    theirs, _ = clipper.update(gradients, clipper.init(gradients))
+    for name, each in clip(gradients, largest).items():
+        np.testing.assert_allclose(each, theirs[name], rtol=1e-6)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def cosine_rate(step, peak, warmup, steps):
+    if step <= warmup:
+        return peak * step / warmup
+    return peak * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
+# %% tags=["check"]
+theirs = make_schedule(ScheduleConfig(name="cosine", warmup=20), 0.3, 100)
+for step in (1, 10, 20, 50, 99, 100):
+    np.testing.assert_allclose(cosine_rate(step, 0.3, 20, 100), theirs(step - 1), atol=1e-6)

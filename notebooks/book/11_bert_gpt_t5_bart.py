@@ -36,6 +36,7 @@ from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import TokenLoss
+from flax_transformer.ops import Mask
 from flax_transformer.train import parameter_count
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
@@ -302,3 +303,71 @@ axis.bar(1.0 + 0.2 * 4, by_text, 0.18, color="C0", alpha=0.4, label="GPT, whole 
 axis.set_xticks([0.3, 1.4], ["known from both sides", "known from what follows"])
 axis.set(ylabel="right", ylim=(0, 1.25))
 _ = axis.legend(ncols=5, fontsize=7)
+
+if not SMALL:
+    for name in ("BERT", "T5", "BART"):
+        assert right[name, "after it"] > right["GPT", "after it"] + 0.1
+    assert by_text > right["GPT", "after it"] + 0.1
+
+# %% [markdown]
+# TEXT
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Of the positions that BERT chooses, 80 % become the mask, 10 % a random token, and 10 % stay. Write it, with the
+#    draws given.
+#
+#    ```python
+#    def bert_input(tokens, chosen, draws, others, mask):
+#        """Return tokens [T], where chosen [T]: the mask if draws [T] < 0.8, others [T] if < 0.9, else as they are."""
+#    ```
+#
+# 2. T5's corruption takes a fraction of $n$ tokens away, in spans of a mean length. How long do source and target get,
+#    each with its end mark, and the sentinels?
+#
+#    ```python
+#    def corrupted_lengths(n, gone, count):
+#        """Return the lengths of source and target of n tokens of which `gone` go, in `count` spans."""
+#    ```
+#
+# 3. A *prefix language model* (Raffel et al. 2020) is a decoder that sees all of a prefix, and the past after it. Write
+#    its mask.
+#
+#    ```python
+#    def prefix_mask(length, prefix):
+#        """Return which keys (columns) each query (row) sees [T, T]."""
+#    ```
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def bert_input(tokens, chosen, draws, others, mask):
+    changed = np.where(draws < 0.8, mask, np.where(draws < 0.9, others, tokens))
+    return np.where(chosen, changed, tokens)
+
+
+# %% tags=["check"]
+tokens = np.arange(10, 15)
+said = bert_input(tokens, np.array([1, 1, 1, 0, 0], bool), np.array([0.1, 0.85, 0.95, 0.1, 0.85]), tokens + 50, MASK)
+assert said.tolist() == [MASK, 61, 12, 13, 14]
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def corrupted_lengths(n, gone, count):
+    return n - gone + count + 1, gone + count + 1
+
+
+# %% tags=["check"]
+for n in (10, 24, 60):
+    assert corrupted_lengths(n, *spans.counts(n)) == spans.lengths(n)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def prefix_mask(length, prefix):
+    past = np.tril(np.ones((length, length), bool))
+    return past | (np.arange(length) < prefix)
+
+
+# %% tags=["check"]
+theirs = (Mask(causal=True) | Mask(lengths=jnp.array(2))).materialize(5, 5)
+np.testing.assert_array_equal(prefix_mask(5, 2), np.asarray(theirs).reshape(5, 5))

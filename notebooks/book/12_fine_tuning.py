@@ -183,3 +183,83 @@ for name, each in results.items():
     scores[name] = found
     count = trained_count.get(name, parameter_count(model))
     print(f"{name:16} {count:7,} trained   prose {found['new']:.3f}   sources {found['old']:.3f}")
+
+# %%
+figure, axis = plt.subplots(figsize=(5.5, 3))
+for name, each in scores.items():
+    axis.scatter(each["old"], each["new"])
+    axis.annotate(name, (each["old"], each["new"]), fontsize=8, xytext=(4, 4), textcoords="offset points")
+_ = axis.set(xlabel="loss on sources (what was learned before)", ylabel="loss on prose (what is learned now)")
+
+if not SMALL:
+    prose_loss, old_loss = ({name: each[part] for name, each in scores.items()} for part in ("new", "old"))
+    assert prose_loss["all parameters"] < prose_loss["from nothing"] - 0.2  # transfer
+    assert prose_loss["LoRA"] < prose_loss["before"] - 0.2
+    assert old_loss["all parameters"] > old_loss["before"] + 0.05  # forgetting
+    assert old_loss["all, both texts"] < old_loss["all parameters"] - 0.05
+
+# %% [markdown]
+# With so little text a start from nothing is far behind every other run. All parameters learn the prose best or nearly
+# so, and forget most. LoRA trains a fraction of the numbers. A bias of the output, which can only say how frequent each
+# character is, gains a part. Training on both texts at once keeps what was known, for half of the steps' new text.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How many numbers does LoRA train? Count them for kernels of given sizes.
+#
+#    ```python
+#    def lora_size(kernels, rank):
+#        """Return how many numbers the factors of kernels, pairs (inputs, outputs), have."""
+#    ```
+#
+# 2. A change of a kernel that was found by full fine-tuning can be made low-rank afterwards. Write the best
+#    approximation of rank r, by singular values.
+#
+#    ```python
+#    def closest(change, rank):
+#        """Return (a, b) of the given rank, whose product is as near to change [D, F] as can be."""
+#    ```
+#
+# 3. Multi-task training has to choose how often each task is drawn. With sizes $n_i$ and a temperature $\tau$ it is in
+#    proportion to $n_i^{1/\tau}$ (Raffel et al. 2020). Write it.
+#
+#    ```python
+#    def mixture(sizes, temperature):
+#        """Return the probability of each task."""
+#    ```
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def lora_size(kernels, rank):
+    return sum(rank * (inputs + outputs) for inputs, outputs in kernels)
+
+
+# %% tags=["check"]
+both_layers = [(64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64)] * 2
+assert lora_size(both_layers, 4) == parameter_count(lora)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def closest(change, rank):
+    u, s, v = jnp.linalg.svd(change, full_matrices=False)
+    return u[:, :rank] * s[:rank], v[:rank]
+
+
+# %% tags=["check"]
+change = jax.random.normal(jax.random.key(3), (6, 9))
+found_a, found_b = closest(change, 2)
+assert found_a.shape == (6, 2)
+rest = jnp.linalg.svd(change, compute_uv=False)[2:]
+np.testing.assert_allclose(((change - found_a @ found_b) ** 2).sum(), (rest**2).sum(), rtol=1e-4)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def mixture(sizes, temperature):
+    scaled = np.asarray(sizes, float) ** (1 / temperature)
+    return scaled / scaled.sum()
+
+
+# %% tags=["check"]
+np.testing.assert_allclose(mixture([900, 100], 1), [0.9, 0.1])
+np.testing.assert_allclose(mixture([900, 100], 2), [0.75, 0.25])
