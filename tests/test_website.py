@@ -134,6 +134,15 @@ def test_a_solution_is_folded_and_its_check_is_not(tmp_path):
     assert notebook.page(tmp_path / "a.ipynb").endswith(f"{solution}\n\n```python\nf()\n```")
 
 
+def test_what_belongs_to_a_numbered_item_is_indented_by_four(tmp_path):
+    text = "```python\nif x:\n    y\n```\n\n1. Do\n   this:\n\n   ```python\n   if x:\n       y\n   ```\n"
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}, {"cell_type": "markdown", "source": [text]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    page = notebook.page(tmp_path / "a.ipynb")
+    assert "```python\nif x:\n    y\n```" in page
+    assert "1. Do\n    this:\n\n    ```python\n    if x:\n        y\n    ```" in page
+
+
 def test_what_a_cell_prints_in_pieces_is_shown_as_one(tmp_path):
     pieces = [{"output_type": "stream", "text": ["one\n"]}, {"output_type": "stream", "text": ["two\n"]}]
     cells = [{"cell_type": "markdown", "source": ["# Title"]}]

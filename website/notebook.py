@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$`\n]+)\$")
+_ITEMS = re.compile(r"^\d+\. .*", re.MULTILINE | re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ def page(path: Path) -> str:
 def _cell(cell: dict) -> list[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
-        return [_FORMULA.sub(_formula, source)]
+        return [_FORMULA.sub(_formula, _ITEMS.sub(_indented, source))]
     parts = [_folded(fenced(source, "python")) if _is_folded(cell) else fenced(source, "python")]
     for printed, outputs in itertools.groupby(cell["outputs"], lambda output: output["output_type"] == "stream"):
         if printed:  # in pieces, as they came
@@ -61,10 +62,17 @@ def _folded(text: str) -> str:
     return '??? example "Solution"\n' + "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
 
 
+def _indented(items: re.Match) -> str:
+    """Indent what belongs to a numbered item by four columns, as Python-Markdown asks, where notebooks have three."""
+    return re.sub(r"^ {3}", " " * 4, items[0], flags=re.MULTILINE)
+
+
 def _formula(found: re.Match) -> str:
     from latex2mathml.converter import convert  # needed by few, and a tool of the site
 
-    return convert(found[1] or found[2], display="block" if found[1] else "inline")
+    if found[1]:
+        return convert(found[1], display="block")
+    return f"<span>{convert(found[2])}</span>"  # one that begins a line would be taken for a block
 
 
 def _output(output: dict) -> str:

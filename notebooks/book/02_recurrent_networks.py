@@ -14,8 +14,8 @@
 # %% [markdown]
 # # 2. Recurrent networks
 #
-# A recurrent network reads one token after the other and keeps what it has read in a state of fixed size. What was read
-# long ago is overwritten, however the state is updated; an LSTM keeps it for longer than a simple network. This chapter
+# A recurrent network reads one token after the other and keeps what it has read in a state of fixed size. Gradients
+# that vanish keep a simple network from learning to hold much; an LSTM learns to hold more, and not all. This chapter
 # measures it: networks read 20 symbols and are then asked for some of them. The number is the accuracy by how long ago
 # the symbol was read.
 
@@ -195,7 +195,7 @@ def trained(network, parameters, rate):
 
     random, state = np.random.default_rng(0), optimizer.init(parameters)
     for _ in range(STEPS):
-        parameters, state, _ = step(parameters, state, *draw(random, 32)[:2])
+        parameters, state, _ = step(parameters, state, *draw(random, 64)[:2])
     return parameters
 
 
@@ -224,15 +224,16 @@ axis.axhline(1 / KINDS, color="gray", linestyle=":", label="without reading")
 axis.set(xlabel="symbols ago", ylabel="accuracy", ylim=(0, 1.05))
 _ = axis.legend()
 if not SMALL:
-    assert accuracy["LSTM"][-4:].mean() > accuracy["simple"][-4:].mean() + 0.12
-    assert accuracy["LSTM"][:4].mean() > accuracy["LSTM"][-4:].mean() + 0.03
+    assert accuracy["LSTM"].mean() > accuracy["simple"].mean() + 0.1
+    assert accuracy["LSTM"][0] > accuracy["LSTM"][5:15].mean() + 0.2
     assert accuracy["Transformer"].min() > 0.95
 
 # %% [markdown]
-# The simple network knows little of any symbol. The LSTM knows about half of all 20, the last ones best: everything has
-# to go into one state, and more training would make it better at that, not its state larger. The Transformer forgets
-# nothing, since it does not have to: what it keeps grows with what it reads. That is the exchange that the rest of this
-# book is about: memory and work that grow with length, against a state that does not.
+# The simple network knows little of any symbol. The LSTM knows the last one almost always, and the last and the first
+# few far better than those between: everything has to go into one state, and what comes in covers what was there. With
+# more training it learns to hold more, but never more than its state has room for. The Transformer forgets nothing,
+# since it does not have to: what it keeps grows with what it reads. That is the exchange that the rest of this book is
+# about: memory and work that grow with length, against a state that does not.
 
 # %% [markdown]
 # ## Exercises
