@@ -110,6 +110,7 @@ def tokens_of(text):
 
 train, test = ([tokens_of(text) for text in part] for part in texts)
 T = max(map(len, train + test)) + 2
+S = T + 8  # spans of no token get a mask, too
 spans = SpanCorruption(sentinel=LAST, eos=END, sentinels=SENTINELS, mean=1.5)
 infill = Denoise(noises=(Infill(mask=MASK, share=0.2, mean=1.5),), begin=(), end=(END,))
 masking = MLMMasking(vocab_size=LAST + 1 - SENTINELS, mask=MASK, special=(PAD, START, END))
@@ -165,7 +166,7 @@ def bert_batch(rows, random):
 def pair_batch(make):
     def batch(rows, random):
         examples = [make({"tokens": np.array(row)}, random) for row in rows]
-        source, labels = (padded([each[name] for each in examples], T) for name in ("source", "target"))
+        source, labels = (padded([each[n] for each in examples], size) for n, size in (("source", S), ("target", T)))
         lengths = np.array([len(each["source"]) for each in examples], np.int32)
         return batch_of({"source": source, "target": shifted(labels), "lengths": lengths}, labels)
 
@@ -174,15 +175,15 @@ def pair_batch(make):
 
 block = transformer_block(embed=64, heads=4, inner=128, norm_position="pre")
 both = transformer_block(embed=64, heads=4, inner=128, norm_position="pre", cross=True)
-embedding = EmbeddingConfig(vocab=len(names), embed=64, position="learned", max_length=T)
+embedding = EmbeddingConfig(vocab=len(names), embed=64, position="learned", max_length=S)
 families = {
-    "GPT": (CausalConfig(embedding=embedding, block=block, depth=4), gpt_batch),
-    "BERT": (MaskedLMConfig(encoder=EncoderConfig(embedding=embedding, block=block, depth=4)), bert_batch),
+    "GPT": (CausalConfig(embedding=embedding, block=block, depth=2), gpt_batch),
+    "BERT": (MaskedLMConfig(encoder=EncoderConfig(embedding=embedding, block=block, depth=2)), bert_batch),
     "T5": (None, pair_batch(spans)),
     "BART": (None, pair_batch(infill)),
 }
 two_sides = Seq2SeqConfig(
-    embedding=embedding, encoder=TrunkConfig(block=block, depth=2), decoder=TrunkConfig(block=both, depth=2)
+    embedding=embedding, encoder=TrunkConfig(block=block, depth=1), decoder=TrunkConfig(block=both, depth=1)
 )
 
 loss = TokenLoss()
