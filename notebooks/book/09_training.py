@@ -15,7 +15,7 @@
 # # 9. Training
 #
 # The recipe of 2017 has a rate that warms up, smoothed labels and dropout, and later models moved the norm. This
-# chapter trains the same deep, narrow model at four learning rates with the norm before or after each sublayer, with a
+# chapter trains the same deep, narrow model at three learning rates with the norm before or after each sublayer, with a
 # warmup and without. The number is how many of the rates train at all. Two more measure what dropout and smoothing do.
 
 # %%
@@ -142,7 +142,7 @@ _ = axis.legend()
 
 # %%
 KINDS, LENGTH, ADAM = 10, 12, optax.scale_by_adam(b2=0.98)
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2)
 
 
 @jax.jit
@@ -182,8 +182,9 @@ _ = axis.legend(fontsize=7)
 # %% [markdown]
 # ## Dropout and smoothing
 #
-# On 4,000 characters a model of two layers soon knows them by heart. With dropout it does so later; the loss on other
-# text says by how much that helps. Smoothing is judged by how sure the model is: the mean of its greatest probability.
+# Trained on 4,000 characters, a model of two layers is better on these than on others. With dropout it should be less
+# so; the loss on other text says whether that helps. Smoothing is judged by how sure the model is: the mean of its
+# greatest probability.
 
 # %%
 shallow = with_fields(base, depth=2, embed=64, heads=4, inner=128, norm_position="pre")
@@ -217,11 +218,17 @@ for rate, smoothing in ((0.0, 0.0), (0.2, 0.0), (0.0, 0.1)):
 if not SMALL:
     assert trains["pre-norm, no warmup"] > trains["post-norm, no warmup"]
     assert trains["post-norm, warmup"] >= trains["post-norm, no warmup"]
-    assert found[0.2, 0.0][1] < found[0.0, 0.0][1]
+    assert np.diff(found[0.2, 0.0][:2]) < np.diff(found[0.0, 0.0][:2])  # what is seen and what is not are nearer
     assert found[0.0, 0.1][2] < found[0.0, 0.0][2]
 
 # %% [markdown]
-# TEXT
+# With the norm before each sublayer all three rates train, and a warmup changes little. With the norm after it,
+# twelve layers train at none of them in so few steps; a warmup lets them begin to. This is why deep models moved the
+# norm, and why the paper of 2017, of six post-norm layers, needed its warmup.
+#
+# Dropout brings the loss on what was seen and on what was not nearer to each other, which is what it is for. After so
+# few steps it is no gain on other text yet: the model learns more slowly, and has not begun to know the 4,000
+# characters by heart. Smoothing makes the model less sure and costs nothing on other text here.
 
 # %% [markdown]
 # ## Exercises

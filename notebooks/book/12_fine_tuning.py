@@ -15,9 +15,9 @@
 # # 12. Fine-tuning
 #
 # A model that was trained on much text learns a new kind of text from little. This chapter trains a language model on
-# Python sources and adapts it to English prose of which there are 6,000 characters, by all its parameters, by low-rank
-# changes (LoRA), and by its output layer alone, beside a model that starts from nothing. The numbers are the loss on
-# unseen prose, and by how much each has forgotten the sources.
+# Python sources and adapts it to English prose of which there are 40,000 characters, by all its parameters, by low-rank
+# changes (LoRA), and by a bias of its output alone, beside a model that starts from nothing. The numbers are the loss
+# on unseen prose, and by how much each has forgotten the sources.
 
 # %%
 import os
@@ -38,7 +38,7 @@ from flax_transformer.train import LoraConfig, init_lora, merge_lora, parameter_
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 SMALL = bool(os.environ.get("BOOK_SMALL"))
-STEPS, MORE = (10, 5) if SMALL else (600, 150)
+STEPS, MORE = (10, 5) if SMALL else (450, 120)
 
 # %% [markdown]
 # ## The idea
@@ -83,7 +83,7 @@ def beside(x, kernel, a, b, alpha):
 sources = "".join(PlainText().read("train"))[:400_000]
 prose = "\n\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
 letters = train_characters([sources, prose])
-config = with_fields(gpt2_tiny(vocab=letters.vocab_size), embed=64, heads=4, inner=256, depth=2)
+config = with_fields(gpt2_tiny(vocab=letters.vocab_size), embed=64, heads=4, inner=256, depth=2, output_bias=True)
 model = config.build(nnx.Rngs(0))
 lora_config = LoraConfig(rank=4, alpha=8.0, pattern=r"(query|key|value|out|up|down)\.kernel$")
 
@@ -105,11 +105,11 @@ print(f"{parameter_count(model):,} parameters, {parameter_count(lora):,} of LoRA
 # %%
 old, new = (encode_documents([text], letters).flat.astype(np.int32) for text in (sources, prose))
 old_train, old_test = old[:360_000], old[360_000:]
-new_train, new_test = new[:6_000], new[-60_000:]
+new_train, new_test = new[:40_000], new[-60_000:]
 print(repr(prose[:90]))
 
 
-def windows(random, source, rows=16, length=65):
+def windows(random, source, rows=12, length=65):
     starts = random.integers(0, len(source) - length, rows)
     return source[starts[:, None] + np.arange(length)]
 
@@ -153,33 +153,29 @@ def from_new(random):
 
 
 def from_both(random):
-    return np.concatenate([windows(random, old_train, 8), windows(random, new_train, 8)])
+    return np.concatenate([windows(random, old_train, 6), windows(random, new_train, 6)])
 
 
 base = fit(model, whole, from_old, STEPS, 1e-2)
-bias = jnp.zeros(letters.vocab_size)
 
 
-class WithBias:
-    """A model whose logits have a bias, all that is trained."""
-
-    def __init__(self, bias):
-        self.bias = bias
-
-    def __call__(self, tokens):
-        return base(tokens) + self.bias
+def biased(bias):
+    """Return the model that was trained before, with another bias of its logits."""
+    model = jax.tree.map(lambda leaf: leaf, base)
+    model.output_bias[...] = bias
+    return model
 
 
 results = {"before": base}
 results["from nothing"] = fit(model, whole, from_new, MORE, 5e-3)
-results["output bias"] = fit(bias, WithBias, from_new, MORE, 1e-1)
+results["output bias"] = fit(base.output_bias[...], biased, from_new, MORE, 1e-1)
 results["LoRA"] = fit(lora, lambda lora: merge_lora(base, lora), from_new, MORE, 1e-2)
-results["all parameters"] = fit(base, whole, from_new, MORE, 2e-3)
-results["all, both texts"] = fit(base, whole, from_both, MORE, 2e-3)
-trained_count = {"before": 0, "output bias": bias.size, "LoRA": parameter_count(lora)}
+results["all parameters"] = fit(base, whole, from_new, MORE, 3e-3)
+results["all, both texts"] = fit(base, whole, from_both, MORE, 3e-3)
+trained_count = {"before": 0, "output bias": letters.vocab_size, "LoRA": parameter_count(lora)}
 scores = {}
 for name, each in results.items():
-    found = {part: float(jax.jit(lambda tokens, each=each: loss(each, tokens))(rows)) for part, rows in held.items()}
+    found = {part: float(score(each, rows)) for part, rows in held.items()}
     scores[name] = found
     count = trained_count.get(name, parameter_count(model))
     print(f"{name:16} {count:7,} trained   prose {found['new']:.3f}   sources {found['old']:.3f}")
@@ -194,7 +190,7 @@ _ = axis.set(xlabel="loss on sources (what was learned before)", ylabel="loss on
 if not SMALL:
     prose_loss, old_loss = ({name: each[part] for name, each in scores.items()} for part in ("new", "old"))
     assert prose_loss["all parameters"] < prose_loss["from nothing"] - 0.2  # transfer
-    assert prose_loss["LoRA"] < prose_loss["before"] - 0.2
+    assert prose_loss["LoRA"] < prose_loss["before"] - 0.15
     assert old_loss["all parameters"] > old_loss["before"] + 0.05  # forgetting
     assert old_loss["all, both texts"] < old_loss["all parameters"] - 0.05
 
