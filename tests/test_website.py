@@ -134,6 +134,17 @@ def test_a_solution_is_folded_and_its_check_is_not(tmp_path):
     assert notebook.page(tmp_path / "a.ipynb").endswith(f"{solution}\n\n```python\nf()\n```")
 
 
+def test_formulas_of_a_notebook_are_mathml(tmp_path):
+    pytest.importorskip("latex2mathml", reason="the site's tools are installed by `make docs`")
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}]
+    cells += [{"cell_type": "markdown", "source": ["$x$ begins a line\n\n$$x =\n", "y$$"]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    page = notebook.page(tmp_path / "a.ipynb")
+    assert "$" not in page
+    assert "\n<math" in page  # a block
+    assert "\n<span><math" in page  # not a block, though at the beginning of a line
+
+
 def test_what_belongs_to_a_numbered_item_is_indented_by_four(tmp_path):
     text = "```python\nif x:\n    y\n```\n\n1. Do\n   this:\n\n   ```python\n   if x:\n       y\n   ```\n"
     cells = [{"cell_type": "markdown", "source": ["# Title"]}, {"cell_type": "markdown", "source": [text]}]

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$`\n]+)\$")
+_FORMULA = re.compile(r"\$\$((?s:.+?))\$\$|\$([^$`\n]+)\$")
 _ITEMS = re.compile(r"^\d+\. .*", re.MULTILINE | re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

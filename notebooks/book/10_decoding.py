@@ -44,7 +44,7 @@ STEPS = 10 if SMALL else 500
 #
 # The most probable text is that with the greatest sum of log-probabilities,
 #
-# $$y^* = \arg\max_y \sum_t \log p(y_t \mid y_1, \dots, y_{t-1}),$$
+# $$y^* = \operatorname{argmax}_y \sum_t \log p(y_t \mid y_1, \dots, y_{t-1}),$$
 #
 # of which there are $V^T$. *Greedy* search takes the most probable token each time. *Beam search* keeps the $W$ best
 # prefixes. As each token makes the sum smaller, short texts win; so finished texts are compared by the sum over a
