@@ -213,8 +213,9 @@ if not SMALL:
 
 # %% [markdown]
 # Without attention the accuracy falls with length, as the state that is handed on does not grow. With it, length hardly
-# matters. A weight need not lie on the very symbol: the encoder's state at a position knows its neighbours, too, which
-# is why a weight is not an explanation (chapter 4 removes parts instead of looking at them).
+# matters, and the greatest weight is on the symbol that is being copied: an alignment that nobody has taught. In this
+# task it can be read off. In others it need not be: the encoder's state at a position knows its neighbours, too, and a
+# weight is not yet an explanation (chapter 4 removes parts instead of looking at them).
 
 # %% [markdown]
 # ## Exercises
