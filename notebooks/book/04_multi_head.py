@@ -180,8 +180,9 @@ if not SMALL:
 
 # %% [markdown]
 # With one head, the three symbols come as one mean, and the feed-forward layer has to tell them apart by the size of
-# their weights. It can in part: two thirds of the time is far more than none. With four heads each look-up has its own.
-# Heads are not named by anyone; which one does what depends on the seed.
+# their weights. That can be learned, but slowly: after these steps it hardly ever has all three (a run of a third more
+# steps had them two times in three). Two heads still have to share. With four heads two look-ups have one each, and the
+# third has two. Heads are not assigned by anyone; which one does what depends on the seed.
 
 # %% [markdown]
 # ## Exercises
