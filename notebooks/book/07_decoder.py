@@ -148,7 +148,7 @@ for name, positions in (("every position", slice(None)), ("the last position alo
     if name == "every position":
         language_model = result
 if not SMALL:
-    assert after["every position"] < after["the last position alone"] - 0.2
+    assert after["every position"] < after["the last position alone"] - 0.1
 
 # %% [markdown]
 # ## What a cache saves
@@ -202,8 +202,10 @@ if not SMALL:
 
 # %% [markdown]
 # Sixty-four predictions a row for the price of one pass is what made the Transformer a language model: a recurrent
-# network has as many predictions, but computes them one after the other. And the cache makes a token's cost grow slowly
-# with length; what it costs is memory, which chapter 4's grouped heads make smaller.
+# network has as many predictions, but computes them one after the other. And the cache makes a token's cost hardly grow
+# with length, where passing everything again makes it grow in proportion; what it costs is memory, which chapter 4's
+# grouped heads make smaller. The text that was written here is nothing but spaces: greedy search of a model that was
+# trained for seconds. Chapter 10 is about choosing better.
 
 # %% [markdown]
 # ## Exercises
