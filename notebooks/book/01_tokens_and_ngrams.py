@@ -234,9 +234,10 @@ if not SMALL:
 
 # %% [markdown]
 # Counts stop where contexts run out: of those of seven characters more than a quarter was never seen, and the loss goes
-# up again. The network goes on gaining with every character, as it need not have seen a context to use it. But it is
-# not better yet: with the few seconds of training that it had, on less than half a million characters, counts of four
-# characters win. That is how n-gram models stayed in use for decades: they are made by one pass over the text.
+# up again. The loss of the network falls for longer, to about eight characters, and does not rise after that, as it
+# need not have seen a context to use it. But it is not better yet: with the few seconds of training that it had, on
+# less than half a million characters, counts of four characters win. That is how n-gram models stayed in use for
+# decades: they are made by one pass over the text.
 
 # %% [markdown]
 # ## Exercises
