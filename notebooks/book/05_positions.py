@@ -16,8 +16,8 @@
 #
 # Attention does not know the order of what it reads: without positions, a permutation of the tokens permutes the
 # outputs, and that is all. This chapter compares four ways to say where a token is. Models are trained on 16 tokens and
-# tested on up to 64. The number is the accuracy by length: only what says distances, and has learned one rule for all
-# that are far, goes on beyond what it was trained on.
+# tested on up to 64. The number is the accuracy by length: none goes on as if nothing had happened, and what has
+# learned one rule for all distances that are far goes on best.
 
 # %%
 import os
@@ -184,18 +184,18 @@ if not SMALL:
     beyond = {name: accuracy[name, 64][BACK:].mean() for name in configs}
     assert accuracy["none", 16][BACK:].mean() < 0.4
     assert all(accuracy[name, 16][BACK:].mean() > 0.9 for name in configs if name != "none")
-    assert beyond["relative bias, to 12"] > 0.8
-    assert all(
-        beyond["relative bias, to 12"] > beyond[name] + 0.1 for name in configs if name != "relative bias, to 12"
-    )
+    shared = beyond.pop("relative bias, to 12")
+    assert shared > beyond["relative bias, to 64"] + 0.15
+    assert shared > max(beyond.values()) + 0.05
 
 # %% [markdown]
 # Within the length of training every kind of position is as good as the others, and without any the model can only
 # guess among the symbols that the row has. Beyond it the kinds differ. Learned rows that were never trained say
 # nothing, and sinusoids, although they are defined everywhere, are hardly better. Rotary positions and the bias up to
 # 64 know their distance of three everywhere, but a longer row has more keys, at distances that were never seen, and
-# nothing has taught the model to give those no weight: they degrade, too. That is why rotary frequencies are scaled for
-# long texts. Where all far distances share one number, that number was trained, and the model goes on.
+# nothing has taught the model to give those no weight. Where all far distances share one number, that number was
+# trained, and the model goes on best. It degrades, too: 52 far keys get some weight even if each gets little. That is
+# why models for long texts are trained on long texts at last, and why rotary frequencies are scaled.
 
 # %% [markdown]
 # ## Exercises
