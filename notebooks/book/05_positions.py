@@ -257,6 +257,6 @@ def interpolated(x, positions, factor):
 
 
 # %% tags=["check"]
-scaling = LinearScaling(4.0)
+scaling = LinearScaling(factor=4.0)
 theirs = rotary(x[:, None], positions, scaling(16, 10_000.0))[:, 0]
 np.testing.assert_allclose(interpolated(x, positions, 4), theirs, atol=1e-4)
