@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.proves("guides", "notebooks")
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("**/*.ipynb"))
 
 
 def test_there_are_notebooks():

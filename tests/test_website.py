@@ -29,8 +29,10 @@ def test_the_navigation_names_every_page():
     config = yaml.safe_load((ROOT / "website/mkdocs.yml").read_text())
     pages = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/results.md", "reference/index.md"}
     pages |= {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")}
-    pages |= {f"notebooks/{path.stem}.md" for path in ROOT.glob("notebooks/*.ipynb")}
-    assert sorted(leaves(config["nav"])) == sorted(pages | {f"reference/{room}.md" for room in ROOMS})
+    notebooks = ROOT.glob("notebooks/**/*.ipynb")
+    pages |= {f"{path.relative_to(ROOT).with_suffix('.md')}" for path in notebooks} | {"notebooks/book/README.md"}
+    pages |= {f"reference/{room}.md" for room in ROOMS}
+    assert sorted(leaves(notebook.with_chapters(config["nav"]))) == sorted(pages)
 
 
 def test_every_room_has_a_page():
@@ -120,6 +122,36 @@ def test_a_notebook_is_shown_as_it_was_run():
     printed = ["".join(output["text"]) for cell in cells for output in cell.get("outputs", []) if "text" in output]
     assert printed
     assert all(line.rstrip() in page for text in printed for line in text.splitlines())
+
+
+def test_a_solution_is_folded_and_its_check_is_not(tmp_path):
+    hidden = {"tags": ["solution"], "jupyter": {"source_hidden": True}}
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}]
+    cells += [{"cell_type": "code", "source": ["def f():\n", "    pass"], "outputs": [], "metadata": hidden}]
+    cells += [{"cell_type": "code", "source": ["f()"], "outputs": [], "metadata": {"tags": ["check"]}}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    solution = '??? example "Solution"\n    ```python\n    def f():\n        pass\n    ```'
+    assert notebook.page(tmp_path / "a.ipynb").endswith(f"{solution}\n\n```python\nf()\n```")
+
+
+def test_formulas_of_a_notebook_are_mathml(tmp_path):
+    pytest.importorskip("latex2mathml", reason="the site's tools are installed by `make docs`")
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}]
+    cells += [{"cell_type": "markdown", "source": ["$x$ begins a line\n\n$$x =\n", "y$$"]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    page = notebook.page(tmp_path / "a.ipynb")
+    assert "$" not in page
+    assert "\n<math" in page  # a block
+    assert "\n<span><math" in page  # not a block, though at the beginning of a line
+
+
+def test_what_belongs_to_a_numbered_item_is_indented_by_four(tmp_path):
+    text = "```python\nif x:\n    y\n```\n\n1. Do\n   this:\n\n   ```python\n   if x:\n       y\n   ```\n"
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}, {"cell_type": "markdown", "source": [text]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    page = notebook.page(tmp_path / "a.ipynb")
+    assert "```python\nif x:\n    y\n```" in page
+    assert "1. Do\n    this:\n\n    ```python\n    if x:\n        y\n    ```" in page
 
 
 def test_what_a_cell_prints_in_pieces_is_shown_as_one(tmp_path):

@@ -20,18 +20,23 @@ LINK = re.compile(r"(?<=\]\()(?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 
 
+def on_config(config: Any) -> Any:
+    """Name the chapters of the book in the navigation."""
+    config.nav = notebook.with_chapters(config.nav)
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Replace what MkDocs finds in docs/ by the pages of the repository."""
     for file in [file for file in files if file.src_dir == config.docs_dir]:
         files.remove(file)
     whole = (*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/images/*.png")))
-    for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *whole):
+    for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/book/README.md", *whole):
         files.append(_kept(Path(ROOT, path).relative_to(ROOT).as_posix(), ROOT, config))
     files.append(_kept("style.css", ROOT / "website", config))
     made = {f"reference/{room}.md": reference.page(room) for room in reference.rooms()}
     made |= {"reference/index.md": reference.index(), "benchmarks/results.md": result.page(ROOT / "benchmarks/results")}
-    for path in sorted(ROOT.glob("notebooks/*.ipynb")):
-        made[f"notebooks/{path.stem}.md"] = notebook.page(path)
+    made |= {name: notebook.page(path) for name, path in notebook.pages().items()}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     pages = {file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")}
