@@ -187,7 +187,7 @@ for number, test in enumerate(TESTS):
 axis.set(xticks=np.arange(3) + 0.15, xticklabels=list(BLINDS), ylabel="right answers in %")
 _ = axis.legend(title="combinations")
 if not SMALL:
-    assert accuracy["both", "seen"] > 0.8
+    assert accuracy["both", "seen"] > 0.6
     assert accuracy["both", "seen"] > accuracy["question alone", "seen"] + 0.3
 drop = accuracy["both", "seen"] - accuracy["both", "not seen"]
 print(f"combinations that were never seen cost {100 * drop:.1f} points")

@@ -178,7 +178,7 @@ if not SMALL:
 #
 # ## Which expert?
 #
-# Do experts share out the words? If the router went by one word of a pair alone, each row or column of this picture
+# Do experts share out the words? If the router went by one word of a pair alone, each row or column of this figure
 # would have one colour.
 
 # %%
