@@ -324,7 +324,12 @@ if not SMALL:
     assert by_text > right["GPT", "after it"] + 0.1
 
 # %% [markdown]
-# TEXT
+# A model says what it was trained to say. Of a word that only follows from what comes after it, GPT's prediction cannot
+# know more than which words are frequent there; BERT and BART read both sides, and are right far more often. What GPT
+# knows of the whole text is not lost: its probabilities of whole texts find the word, for as many passes as there are
+# words. T5 learns from the few words that it writes, BART and GPT from every word of the text, so that equal budgets
+# of steps are not equal amounts of what is learned from. With more steps the numbers change; what a model cannot see
+# does not.
 
 # %% [markdown]
 # ## Exercises
