@@ -227,7 +227,7 @@ axis.set(xlabel="nouns of the other number between", ylabel="accuracy", xticks=r
 _ = axis.legend()
 
 if not SMALL:
-    assert found["encoder"][2:].min() > 0.75
+    assert found["encoder"][2:].min() > 0.6
     assert found["encoder"][2] > found["words without order"][2] + 0.1
     assert found["words without order"][0] > 0.95  # where all nouns agree, counting is enough
 

@@ -16,7 +16,7 @@
 #
 # A model gives probabilities; a text has to be chosen. This chapter compares greedy search, beams and exact search on a
 # model small enough for all three, where the number is how often each finds the most probable text. Then it writes with
-# a trained model and measures what more probable texts are like: shorter, and more repetitive.
+# a trained model and measures what texts found by search are like beside drawn ones: far more probable, and repetitive.
 
 # %%
 import os
@@ -219,15 +219,21 @@ right.axhline(by_people, color="gray", linestyle=":")
 right.set(xlabel="log-probability", ylabel="repeated", title="Transformer")
 
 if not SMALL:
-    assert results["4 beams"]["logprob"] > results["greedy"]["logprob"]
-    assert results["greedy"]["repeated"] > results["sampling, temperature 1.0"]["repeated"] + 0.1
-    assert abs(results["sampling, temperature 1.0"]["repeated"] - by_people) < 0.15
+    drawn = results["sampling, temperature 1.0"]
+    for search in ("greedy", "4 beams"):
+        assert results[search]["logprob"] > drawn["logprob"] + 20
+        assert results[search]["repeated"] > drawn["repeated"] + 0.3
+    assert abs(drawn["repeated"] - by_people) < 0.15
     assert lengths[0.0] <= lengths[2.0]
 
 # %% [markdown]
-# More beams find more probable texts, and the most probable texts are not what people write: they repeat themselves.
-# Drawing from the distribution itself repeats about as little as people do, and is the less probable the longer it is.
-# Search suits tasks with one answer, such as translation; open text is drawn.
+# On the bigram model more beams find the best text more often, and even 32 miss it for most starts. With the
+# Transformer four beams were no better than greedy search: a prefix that is good so far may drive out the one that
+# would have ended better, and nothing promises that more beams help. But both find texts that are far more probable
+# than what is drawn, and these are not what people write: they repeat themselves. This small model writes spaces, as
+# indentation is what it has seen most. Drawing from the distribution itself repeats about as little as people do,
+# although nobody would take its letters for English. Without a length penalty lines end a little sooner. Search suits
+# tasks with one answer, such as translation; open text is drawn.
 
 # %% [markdown]
 # ## Exercises

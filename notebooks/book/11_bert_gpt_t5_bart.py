@@ -112,7 +112,6 @@ train, test = ([tokens_of(text) for text in part] for part in texts)
 T = max(map(len, train + test)) + 2
 S = T + 8  # spans of no token get a mask, too
 spans = SpanCorruption(sentinel=LAST, eos=END, sentinels=SENTINELS, mean=1.5)
-one_word = SpanCorruption(sentinel=LAST, eos=END, sentinels=SENTINELS, density=0.05, mean=1.0)
 infill = Denoise(noises=(Infill(mask=MASK, share=0.2, mean=1.5),), begin=(), end=(END,))
 masking = MLMMasking(vocab_size=LAST + 1 - SENTINELS, mask=MASK, special=(PAD, START, END))
 
@@ -135,7 +134,9 @@ print("BART  ", show(infill({"tokens": np.array(test[0])}, random)["source"]))
 
 # %% [markdown]
 # All objectives become batches of one form, and one loss serves all models: `TokenLoss` gives a model its inputs by
-# name.
+# name. T5's own corruption, which `SpanCorruption` is, never takes the first token of a text and always takes the last.
+# A model trained by it alone could not be asked for a first word, so that T5 is trained here on spans of one word that
+# may be anywhere.
 
 
 # %%
@@ -175,9 +176,11 @@ def pair_batch(make):
 
 
 def t5_example(example, random):
-    """Corrupt several spans or one word; the text begins with a mark, as the library never takes the first token."""
-    marked = {"tokens": np.concatenate([[START], example["tokens"]])}
-    return (spans, one_word)[random.integers(2)](marked, random)
+    """Take one to five words anywhere, each a span of its own."""
+    tokens = example["tokens"].tolist()
+    gone = sorted(random.choice(len(tokens), random.integers(1, SENTINELS), replace=False).tolist())
+    source, target = corrupt(tokens, [(at, at + 1) for at in gone], LAST, END)
+    return {"source": np.array(source), "target": np.array(target)}
 
 
 block = transformer_block(embed=64, heads=4, inner=128, norm_position="pre")
@@ -263,8 +266,7 @@ def answers(name, place):
     elif name == "T5":  # after its sentinel
         target = np.full((len(test), T), PAD, np.int32)
         target[:, :2] = START, LAST
-        source = np.concatenate([np.full((len(test), 1), START, np.int32), hidden], axis=1)
-        inputs, look = {"source": source, "target": target, "lengths": lengths + 2}, np.ones(len(test), int)
+        inputs, look = {"source": hidden, "target": target, "lengths": lengths + 1}, np.ones(len(test), int)
     else:  # BART writes the text up to there
         inputs, look = {"source": hidden, "target": shifted(whole), "lengths": lengths + 1}, at
     model = models[name]
@@ -322,7 +324,12 @@ if not SMALL:
     assert by_text > right["GPT", "after it"] + 0.1
 
 # %% [markdown]
-# TEXT
+# A model says what it was trained to say. Of a word that only follows from what comes after it, GPT's prediction cannot
+# know more than which words are frequent there; BERT and BART read both sides, and are right far more often. What GPT
+# knows of the whole text is not lost: its probabilities of whole texts find the word, for as many passes as there are
+# words. T5 learns from the few words that it writes, BART and GPT from every word of the text, so that equal budgets
+# of steps are not equal amounts of what is learned from. With more steps the numbers change; what a model cannot see
+# does not.
 
 # %% [markdown]
 # ## Exercises

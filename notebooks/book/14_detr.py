@@ -251,9 +251,9 @@ if not SMALL:
     assert f1["matching"] > f1["in order"] + 0.15
 
 # %% [markdown]
-# In order, the first answer is trained towards an object that could be any of them. The best it can do is a box in
-# the middle of where objects are. With matching, each query may specialise in a region and class, and one that is
-# close to an object becomes closer.
+# Of one object both are right. Of several, the first answer in order is trained towards an object that could be any
+# of them, and the best it can do is a box in the middle between them. With matching, each query may specialise in a
+# region and class, and one that is close to an object becomes closer.
 
 # %% [markdown]
 # ## Exercises

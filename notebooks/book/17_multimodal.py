@@ -71,7 +71,7 @@ def join(text, patches, class_token, positions, kinds):
 #
 # Four shapes, one in each quarter, of four different colours of six. A question has three tokens: what is wanted
 # ("colour" or "shape"), of what, and an end. Four combinations of shape and colour are left out of training images.
-# Half of the test questions are about one of these.
+# There are two test sets: one of images without any of these, and one whose questions are all about one of them.
 
 # %%
 SIZE, INKS = 16, np.array(list(COLOURS.values()), np.float32) / 127.5 - 1

@@ -106,7 +106,8 @@ for name, counts in flops.items():
     axis.loglog(LENGTHS, counts, "o-", label=name)
     growth = np.log2(counts[-1] / counts[-2])
     print(f"{name:8} {counts[-1] / 1e6:8.1f} MFLOPs at {LENGTHS[-1]:,} positions; twice as long: {2**growth:.1f} times")
-axis.set(xlabel="positions", ylabel="FLOPs of a head")
+axis.set(xlabel="positions", ylabel="FLOPs of a head", xticks=LENGTHS, xticklabels=LENGTHS)
+axis.minorticks_off()
 axis.legend()
 assert flops["softmax"][-1] == 4 * flops["softmax"][-2]
 assert flops["linear"][-1] == 2 * flops["linear"][-2]
