@@ -48,7 +48,7 @@ def heads_of(pretrained: Pretrained, tokens: Any) -> tuple[Array, Array, Array]:
     inputs = jnp.stack([each[0] for each in run(jnp.asarray(tokens)[None])][: trunks[0].cfg.depth])
 
     def layer(block: Any, x: Array) -> tuple[Array, Array, Array]:
-        q, k, v = block.attention._placed(block.attention_residual.enter(x), None, 0)
+        q, k, v = block.attention._placed(block.attention_residual.enter(x), None, None, 0)
         return q, *(jnp.repeat(each, q.shape[-2] // each.shape[-2], axis=-2) for each in (k, v))
 
     return jax.vmap(layer)(trunks[0].blocks, inputs)

@@ -18,12 +18,12 @@ ENTRY = re.compile(
 )
 """What inputs come to first, wherever it is."""
 BETWEEN = re.compile(
-    r"(^encoder\.head|(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames))(\.|$)"
+    r"(^encoder\.head|(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames|encoder\.last|encoded|decoded|decoder\.stem|middle|resize))(\.|$)"
 )
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(
     r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
-    r"features|objects|attributes|region_dense|join|modulation)(\.|$)"
+    r"features|objects|attributes|region_dense|join|modulation|decoder\.last)(\.|$)"
 )
 BELOW = (
     ("encoder.", "decoder."), ("backbone.", "encoder."), ("vision.", "text."), ("trunk.", "cross_trunk."),

@@ -67,6 +67,7 @@ ONE = {
     "AutoencoderKL": {
         "_class_name",
         "act_fn",
+        "in_channels",
         "down_block_types",
         "out_channels",
         "up_block_types",

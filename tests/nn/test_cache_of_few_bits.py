@@ -141,7 +141,7 @@ def test_every_kind_of_attention_sees_what_the_rounded_numbers_stand_for(config)
     _, before = one.extend(x[:, :2], few)
     found, after = one.extend(x[:, 2:], before)
     floats = replace(after, key=qwix.dequantize(after.key), value=qwix.dequantize(after.value))
-    q = one._placed(x[:, 2:], None, before.index)[0]
+    q = one._placed(x[:, 2:], None, None, before.index)[0]
     expected = one._attend(q, *floats.by_position(), before.visible(None, 1), None, None)
     np.testing.assert_allclose(found, expected, atol=2e-5)
 

@@ -141,7 +141,7 @@ def test_code_in_a_checkpoint_is_never_imported(folder, monkeypatch):
 
 def test_a_config_of_code_alone_is_refused(folder):
     configure(folder, model_type="trap", architectures=["TrapModel"], auto_map={"AutoModel": "modeling_trap.Trap"})
-    with pytest.raises(ValueError, match=r"config\.json has model_type='trap'; supported are bart, "):
+    with pytest.raises(ValueError, match=r"config\.json has model_type='trap'; supported are .*bart, "):
         hub.load(folder)
 
 

@@ -77,10 +77,10 @@ CONFIG = ConfigTable(
 def _block(ours: str, theirs: str) -> Table:
     """Return the rows of a residual block."""
     return (
-        *norm(f"{ours}.first_norm", f"{theirs}.norm1"),
-        *conv(f"{ours}.first", f"{theirs}.conv1"),
-        *norm(f"{ours}.second_norm", f"{theirs}.norm2"),
-        *conv(f"{ours}.second", f"{theirs}.conv2"),
+        *norm(f"{ours}.norm1", f"{theirs}.norm1"),
+        *conv(f"{ours}.conv1", f"{theirs}.conv1"),
+        *norm(f"{ours}.norm2", f"{theirs}.norm2"),
+        *conv(f"{ours}.conv2", f"{theirs}.conv2"),
         *conv(f"{ours}.shortcut", f"{theirs}.conv_shortcut"),
     )
 
@@ -89,7 +89,7 @@ def _side(side: str, stages: str, resized: str) -> Table:
     """Return the rows of the encoder, or of the decoder."""
     middle, attention = f"{side}.mid_block", f"{side}.mid_block.attentions.0"
     rows = (
-        *conv(f"{side}.first", f"{side}.conv_in"),
+        *conv(f"{side}.stem", f"{side}.conv_in"),
         *_block(f"{side}.middle.before", f"{middle}.resnets.0"),
         *norm(f"{side}.middle.norm", f"{attention}.group_norm"),
         *linear(f"{side}.middle.attention.query", f"{attention}.to_q"),
@@ -102,7 +102,7 @@ def _side(side: str, stages: str, resized: str) -> Table:
     )
     for stage in range(STAGES):
         ours, theirs = f"{side}.stage{stage + 1}", f"{side}.{stages}.{stage}"
-        rows += _block(f"{ours}.head", f"{theirs}.resnets.0")
+        rows += _block(f"{ours}.first", f"{theirs}.resnets.0")
         rows += _block(f"{ours}.rest", f"{theirs}.resnets.{{1}}")
         rows += conv(f"{ours}.resize", f"{theirs}.{resized}.0.conv")
     return rows

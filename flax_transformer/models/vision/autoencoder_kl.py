@@ -178,11 +178,11 @@ class Encoder(Module):
     @property
     def layer_order(self) -> Order:
         """Its stages, on top of each other."""
-        return "first", *(Part(f"stage{i + 1}") for i in range(len(self.cfg.widths))), Part("middle"), "norm", "last"
+        return "stem", *(Part(f"stage{i + 1}") for i in range(len(self.cfg.widths))), "middle", "norm", "last"
 
     def __init__(self, cfg: AutoencoderKLConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.first = _conv(cfg, cfg.channels, cfg.widths[0], rngs=rngs)
+        self.stem = _conv(cfg, cfg.channels, cfg.widths[0], rngs=rngs)
         before = (cfg.widths[0], *cfg.widths)
         for i, width in enumerate(cfg.widths):
             stage = Stage(cfg, before[i], width, cfg.depth, rngs=rngs)
@@ -195,7 +195,7 @@ class Encoder(Module):
 
     def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B I J _"]:
         """Compute means and logarithms of variances, before they are mixed."""
-        x = self.first(x)
+        x = self.stem(x)
         for i in range(len(self.cfg.widths)):
             stage = getattr(self, f"stage{i + 1}")
             x = stage(x)
@@ -210,11 +210,11 @@ class Decoder(Module):
     @property
     def layer_order(self) -> Order:
         """Its stages, on top of each other."""
-        return "first", Part("middle"), *(Part(f"stage{i + 1}") for i in range(len(self.cfg.widths))), "norm", "last"
+        return "stem", "middle", *(Part(f"stage{i + 1}") for i in range(len(self.cfg.widths))), "norm", "last"
 
     def __init__(self, cfg: AutoencoderKLConfig, *, rngs: nnx.Rngs):
         self.cfg, widths = cfg, cfg.widths[::-1]
-        self.first = _conv(cfg, cfg.latents, widths[0], rngs=rngs)
+        self.stem = _conv(cfg, cfg.latents, widths[0], rngs=rngs)
         self.middle = Middle(cfg, rngs=rngs)
         before = (widths[0], *widths)
         for i, width in enumerate(widths):
@@ -231,7 +231,7 @@ class Decoder(Module):
 
     def features(self, x: Float[Array, "*B I J Z"]) -> Float[Array, "*B H W D"]:
         """Compute what images are made from, pixel by pixel and its neighbours."""
-        x = self.middle(self.first(x))
+        x = self.middle(self.stem(x))
         for i in range(len(self.cfg.widths)):
             stage = getattr(self, f"stage{i + 1}")
             x = stage(x)
@@ -244,26 +244,26 @@ class ResidualBlock(Module):
     """Two convolutions behind norms, and what they are given added; one of 1×1 fits that where channels differ."""
 
     def __init__(self, cfg: AutoencoderKLConfig, channels: int, features: int, *, rngs: nnx.Rngs):
-        self.first_norm = _norm(cfg, channels, rngs)
-        self.first = _conv(cfg, channels, features, rngs=rngs)
-        self.second_norm = _norm(cfg, features, rngs)
-        self.second = _conv(cfg, features, features, rngs=rngs)
+        self.norm1 = _norm(cfg, channels, rngs)
+        self.conv1 = _conv(cfg, channels, features, rngs=rngs)
+        self.norm2 = _norm(cfg, features, rngs)
+        self.conv2 = _conv(cfg, features, features, rngs=rngs)
         if channels != features:
             self.shortcut = _conv(cfg, channels, features, 1, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W D"]:
         """Apply the block."""
-        y = self.second(_activated(self.second_norm, self.first(_activated(self.first_norm, x))))
+        y = self.conv2(_activated(self.norm2, self.conv1(_activated(self.norm1, x))))
         return (self.shortcut(x) if hasattr(self, "shortcut") else x) + y
 
 
 class Stage(Module):
     """A block that changes the channels, and a stack of equal ones."""
 
-    layer_order = (Layer("head"), Stack("rest"), "resize")
+    layer_order = (Layer("first"), Stack("rest"), "resize")
 
     def __init__(self, cfg: AutoencoderKLConfig, channels: int, features: int, depth: int, *, rngs: nnx.Rngs):
-        self.head = ResidualBlock(cfg, channels, features, rngs=rngs)
+        self.first = ResidualBlock(cfg, channels, features, rngs=rngs)
         if depth > 1:
 
             def make(key):
@@ -273,7 +273,7 @@ class Stage(Module):
 
     def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W D"]:
         """Apply the blocks, one after another: there are too few for a loop."""
-        x = self.head(checkpoint_name(x, "hidden_states"))
+        x = self.first(checkpoint_name(x, "hidden_states"))
         for i in range(stack_depth(self.rest) if hasattr(self, "rest") else 0):
             x = layer(self.rest, i)(x)
         return x
@@ -281,8 +281,6 @@ class Stage(Module):
 
 class Middle(Module):
     """A block, attention of one head among all positions, and another block."""
-
-    layer_order: Order = (Layer("before"), "norm", Layer("attention"), Layer("after"))
 
     def __init__(self, cfg: AutoencoderKLConfig, *, rngs: nnx.Rngs):
         width = cfg.widths[-1]
