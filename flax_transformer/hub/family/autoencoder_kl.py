@@ -38,7 +38,7 @@ def _read(fields: Fields) -> Mapping[str, Any]:
     mixed = {fields.flag(name, True) for name in ("use_quant_conv", "use_post_quant_conv")}
     if len(mixed) > 1:
         raise ValueError("use_quant_conv and use_post_quant_conv must be equal, config.json has one without the other")
-    shift = 0.0 if fields.get("shift_factor") is None else fields.number("shift_factor")
+    shift = 0.0 if fields.get("shift_factor") is None else float(fields.number("shift_factor"))
     return {"mixed": mixed.pop(), "shift": shift}
 
 
