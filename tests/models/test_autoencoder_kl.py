@@ -48,8 +48,8 @@ def test_divergence_is_that_of_the_formula_and_nothing_at_the_normal_distributio
 
 
 def test_latents_are_scaled_and_back(model):
-    latents = jnp.asarray([0.25, 2.25])
-    assert model.scaled(latents).tolist() == [0, 1]
+    latents = jnp.asarray([[[0.25, 2.25]]])
+    assert model.scaled(latents).tolist() == [[[0, 1]]]
     np.testing.assert_allclose(model.unscaled(model.scaled(latents)), latents)
 
 
