@@ -54,7 +54,7 @@ STEPS = 10 if SMALL else 400
 # After this the projector is thrown away. A linear map of the encoder's features $Z$, fitted by least squares to few
 # labels $Y$, is the probe:
 #
-# $$W = \arg\min_W \|Z W - Y\|^2 + \lambda \|W\|^2 = (Z^\top Z + \lambda I)^{-1} Z^\top Y$$
+# $$W = \mathrm{arg\,min}_W \|Z W - Y\|^2 + \lambda \|W\|^2 = (Z^\top Z + \lambda I)^{-1} Z^\top Y$$
 
 # %% [markdown]
 # ## Ten lines
