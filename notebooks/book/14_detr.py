@@ -48,7 +48,8 @@ STEPS = 10 if SMALL else 500
 # answers is the one of the least cost, which the Hungarian algorithm finds in $\mathcal{O}(Q^3)$ (Carion et al.
 # 2020):
 #
-# $$\sigma = \mathrm{arg\,min}_\sigma \sum_m \Big( -p_{\sigma(m)}(c_m) + \lambda_1 \big\|b_{\sigma(m)} - \hat b_m\big\|_1
+# $$\sigma = \mathrm{arg\,min}_\sigma
+#     \sum_m \Big( -p_{\sigma(m)}(c_m) + \lambda_1 \big\|b_{\sigma(m)} - \hat b_m\big\|_1
 #     - \lambda_2\, \mathrm{GIoU}\big(b_{\sigma(m)}, \hat b_m\big) \Big)$$
 #
 # Then each object's answer learns its class and box, and all other answers learn $\varnothing$. Two answers cannot
