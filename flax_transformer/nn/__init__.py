@@ -58,7 +58,6 @@ from flax_transformer.nn.relative import RelativeBias as RelativeBias
 from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
 from flax_transformer.nn.residual import Residual as Residual
 from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
-from flax_transformer.nn.stack import REMAT as REMAT
 from flax_transformer.nn.stack import Cycle as Cycle
 from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack

@@ -15,21 +15,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 from flax_transformer.nn.check import check_depth, check_stateless
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
+from flax_transformer.nn.remat import REMAT, check_remat
 from flax_transformer.ops.eager_call import reused
-from flax_transformer.ops.remat_name import ATTENDED
 from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
-
-REMAT: dict[str, Callable | None] = {
-    "none": None,
-    "full": jax.checkpoint_policies.nothing_saveable,
-    "attention": jax.checkpoint_policies.save_only_these_names(ATTENDED),
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
-}
-"""What a block keeps for its backward pass: everything, nothing but its input, what attention gives too, its matrix
-products, or these in the memory of the host. By "attention" splash attention and attention by blocks are not computed
-twice, for the memory of one more input, or more where splash pads heads to 128; cuDNN's is."""
 
 
 @jax.tree_util.register_dataclass
@@ -147,10 +136,10 @@ def apply_stack(
 
     Raises:
       ValueError: for a remat policy that is unknown or that the device has no memory for, blocks that are no stack or
-        that keep what changes from call to call, a `PerLayer` that has not one entry for each, a `Cycle` that does not
-        come out even, or rows or layers that a pipeline cannot share out.
+        that keep what changes from call to call, a `PerLayer` that has not one entry for each, or rows, layers or turns
+        of a `Cycle` that a pipeline cannot share out.
     """
-    _check_remat(remat)
+    check_remat(remat)
     given = _Given.of(blocks, args, kwargs)
     layers = [blocks, _keys(blocks, key), *given.sliced]
 
@@ -185,7 +174,7 @@ def every_layer(
     Raises:
       ValueError: as `apply_stack`.
     """
-    _check_remat(remat)
+    check_remat(remat)
     given = _Given.of(blocks, args, kwargs)
     step = _step(given, given.shared, remat, unroll)
 
@@ -221,7 +210,7 @@ def observe_stack(
       ValueError: as `apply_stack`; and on a mesh whose axis `pipeline` is larger than 1, as stages pass on hidden
         states alone.
     """
-    _check_remat(remat)
+    check_remat(remat)
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
         raise ValueError(
             f"the stages of a pipeline pass on hidden states, and nothing that blocks tell beside: {spelled('layers')} "
@@ -373,19 +362,6 @@ def _check_stage(depth: int, period: int) -> None:
             "the layers of a pipeline's stage must be a multiple of the turns of a Cycle, got "
             f"L={depth // pipeline_stages()}, {period} turns"
         )
-
-
-def _check_remat(remat: str) -> None:
-    if remat not in REMAT:
-        raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
-    if remat == "offload":
-        _check_host_memory()
-
-
-def _check_host_memory() -> None:
-    kinds = [memory.kind for memory in jax.local_devices()[0].addressable_memories()]
-    if "pinned_host" not in kinds:
-        raise ValueError(f"remat 'offload' needs pinned host memory, the device has {', '.join(kinds) or 'none'}")
 
 
 def _is_per_layer(leaf: Any) -> bool:
