@@ -171,10 +171,10 @@ class Block(Module):
         """Apply the block as in a call; return beside what its sublayers observe, added up by name: see `Experts`."""
         x, given = self._enter(x, memory, arguments)
         real = partial(real_positions, given.get("mask"), x.shape[-2])
-        parts, aux, source = self.cfg.sublayers, {}, self._source(x)
+        parts, aux, source = self.cfg.sublayers, {}, x if self.cfg.parallel else None
         for part, each in zip(parts, split_keys(key, len(parts)), strict=True):
             if _applies(part, given):
-                x = self._apply(part, x, given, real, aux, **source, key=each, drop_path=drop_path)
+                x = self._apply(part, x, given, real, aux, source=source, key=each, drop_path=drop_path)
         return x, aux
 
     def extend(
@@ -187,7 +187,7 @@ class Block(Module):
         """Apply the block to T more positions, of which the cache knows the earlier ones; the rest as in a call."""
         x, given = self._enter(x, memory, arguments)
         cached, length, index = self._cached(), cache.length, cache.index
-        source = self._source(x)
+        source = x if self.cfg.parallel else None
 
         def real():
             return _next_real(given.get("mask"), length, index, x.shape[-2])
@@ -195,15 +195,12 @@ class Block(Module):
         for part in self.cfg.sublayers:
             if part.name == cached.name:
                 layer, residual = self._layer(part)
-                y, cache = layer.extend(residual.enter(source.get("source", x)), cache, **_arguments(part, given))
+                seen = residual.enter(x if source is None else source)
+                y, cache = layer.extend(seen, cache, **_arguments(part, given))
                 x = residual.add(x, y)
             elif _applies(part, given):
-                x = self._apply(part, x, given, real, {}, **source)
+                x = self._apply(part, x, given, real, {}, source=source)
         return x, cache
-
-    def _source(self, x: Array) -> dict[str, Array]:
-        """Return what all sublayers see, where they are side by side."""
-        return {"source": x} if self.cfg.parallel else {}
 
     def _apply(
         self, part: Sublayer, x: Array, given: dict[str, Any], real: Callable, aux: dict[str, Array], **options: Any

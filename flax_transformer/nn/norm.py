@@ -28,7 +28,21 @@ class RMSNorm(nnx.RMSNorm):
         """Divide by the root of the mean square over the last axis, in float32 whatever the input's type."""
         y = widen(x)
         factor = jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon)
-        return (y * (factor * self.scale[...].astype(y.dtype))).astype(self.dtype)
+        return (y * (factor * self._factors(y.dtype))).astype(self.dtype)
+
+    def _factors(self, dtype: Any) -> Float[Array, "D"]:
+        """Return what each channel is multiplied by."""
+        return self.scale[...].astype(dtype)
+
+
+class ZeroCenteredRMSNorm(RMSNorm):
+    """An RMSNorm whose scale is kept as its distance from 1, as Gemma's is: weight decay then draws it to 1."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"scale_init": nnx.initializers.zeros, **options})
+
+    def _factors(self, dtype: Any) -> Float[Array, "D"]:
+        return 1 + super()._factors(dtype)
 
 
 class GroupNorm(nnx.GroupNorm):
@@ -41,19 +55,6 @@ class GroupNorm(nnx.GroupNorm):
         factor = jax.lax.rsqrt(jnp.mean(jnp.square(parts), (-4, -3, -1), keepdims=True) + self.epsilon)
         y = (parts * factor).reshape(x.shape)
         return (y * self.scale[...] + self.bias[...]).astype(self.dtype)
-
-
-class ZeroCenteredRMSNorm(nnx.RMSNorm):
-    """An RMSNorm whose scale is kept as its distance from 1, as Gemma's is: weight decay then draws it to 1."""
-
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **{"scale_init": nnx.initializers.zeros, **options})
-
-    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Divide by the root of the mean square over the last axis, in float32 whatever the input's type."""
-        y = widen(x)
-        factor = jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon)
-        return (y * factor * (1 + self.scale[...].astype(y.dtype))).astype(self.dtype)
 
 
 NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm, "zero_centered_rms": ZeroCenteredRMSNorm}

@@ -62,9 +62,7 @@ TABLE = (
     *norm("trunk.norm", "final_layer_norm"),
 )
 KINDS = architectures(CONFIG, "gpt_neox.", embedding("head.token", "embed_out"), r"^(embed_out|lm_head)\.")
-KINDS["ForTokenClassification"] = replace(
-    KINDS["ForTokenClassification"], head=linear("head.output", "classifier")
-)  # fmt: skip
+KINDS["ForTokenClassification"] = replace(KINDS["ForTokenClassification"], head=linear("head.output", "classifier"))
 FAMILIES = {
     "gpt_neox": Family(
         model_type="gpt_neox",
