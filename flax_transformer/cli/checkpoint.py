@@ -131,7 +131,9 @@ def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, see
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.draw_images import (
         Drawing,
+        are_latents,
         check_output,
+        decode_latents,
         draw_by_run,
         draw_images,
         open_autoencoder,
@@ -152,8 +154,9 @@ def _draw(checkpoint: str, prompt: str | None, how: Writing, pixels: Images, see
     check_output(pixels.output)
     images = draw_by_run(checkpoint, drawing)
     if images is None:
-        pretrained = open_checkpoint(checkpoint, revision=revision)
-        images = draw_images(pretrained, drawing, open_autoencoder(checkpoint, revision=revision))
+        images = draw_images(open_checkpoint(checkpoint, revision=revision), drawing)
+        if are_latents(images) and (autoencoder := open_autoencoder(checkpoint, revision=revision)) is not None:
+            images = decode_latents(autoencoder, images)
     write_images(images, pixels.output)
     print(pixels.output)
 

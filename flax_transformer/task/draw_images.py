@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from flax_transformer import hub
 from flax_transformer.data.image import Normalise
@@ -71,13 +71,8 @@ def draw_by_run(workdir: str | Path, drawing: Drawing) -> UInt8[np.ndarray, "B H
     return sample_run(open_run(folder.root), drawing.count, classes=tuple(map(int, drawing.classes)), seed=drawing.seed)
 
 
-def draw_images(
-    pretrained: Pretrained, drawing: Drawing, autoencoder: Pretrained | None = None
-) -> Shaped[np.ndarray, "B H W C"]:
-    """Generate images, as bytes; of a model of latents without its autoencoder the latents, as floats.
-
-    Args:
-      autoencoder: of the latents, as `open_autoencoder` finds it.
+def draw_images(pretrained: Pretrained, drawing: Drawing) -> Shaped[np.ndarray, "B H W C"]:
+    """Generate images, as bytes; of a model of latents the latents, as floats: see `decode_latents`.
 
     Raises:
       ValueError: a checkpoint that generates none, one without a scheduler, or a class that it does not know.
@@ -89,9 +84,7 @@ def draw_images(
     labels, guidance = _labels(pretrained, drawing), 1.0 if drawing.guidance is None else drawing.guidance
     images = sample_images(pretrained.model, Denoised(sampler=sampler, guidance=guidance), labels, seed=drawing.seed)
     normalise = _normalise(pretrained)
-    if normalise is not None:
-        return image_bytes(images, normalise.mean, normalise.std)
-    return images if autoencoder is None else _decoded(autoencoder.model, images)
+    return images if normalise is None else image_bytes(images, normalise.mean, normalise.std)
 
 
 def open_autoencoder(name: str | Path, *, revision: str | None = None) -> Pretrained | None:
@@ -104,6 +97,38 @@ def open_autoencoder(name: str | Path, *, revision: str | None = None) -> Pretra
     return None if folder is None else hub.load(folder)
 
 
+def are_latents(images: Shaped[np.ndarray, "B H W C"]) -> bool:
+    """Return whether what was generated are latents, and no bytes."""
+    return images.dtype != np.uint8
+
+
+AT_ONCE = 4
+"""Images whose latents are decoded together."""
+
+
+def decode_latents(autoencoder: Pretrained, latents: Float[np.ndarray, "B I J Z"]) -> UInt8[np.ndarray, "B H W C"]:
+    """Make images, as bytes, of the latents of a diffusion model, a few at a time.
+
+    Args:
+      autoencoder: as `open_autoencoder` finds it.
+
+    Raises:
+      ValueError: latents of other channels than the autoencoder's.
+    """
+    if latents.shape[-1] != autoencoder.model.cfg.latents:
+        raise ValueError(
+            f"the autoencoder has latents of {autoencoder.model.cfg.latents} channels, the model makes "
+            f"{latents.shape[-1]}"
+        )
+    parts = [_decoded(autoencoder.model, latents[i : i + AT_ONCE]) for i in range(0, len(latents), AT_ONCE)]
+    return image_bytes(np.concatenate(parts), 0.5, 0.5)
+
+
+@jax.jit
+def _decoded(autoencoder: Any, latents: Array) -> Array:
+    return autoencoder.decode(autoencoder.unscaled(latents))
+
+
 def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
     """Write images as a grid into a .png, or as an array into a .npy.
 
@@ -114,7 +139,7 @@ def write_images(images: Shaped[np.ndarray, "B H W C"], path: Path) -> None:
     if path.suffix == ".npy":
         np.save(path, images)
         return
-    if images.dtype != np.uint8:
+    if are_latents(images):
         raise ValueError(
             "the checkpoint makes latents, of which an autoencoder makes images, and there is no folder `vae` beside "
             f"it: --output FILE.npy keeps them, got {path}"
@@ -157,29 +182,6 @@ def _normalise(pretrained: Pretrained) -> Normalise | None:
         return None
     seen = seen_by(pretrained.processor)
     return normalised(seen["mean"], seen["std"], pretrained.model.cfg.patches.channels)
-
-
-AT_ONCE = 4
-"""Images whose latents are decoded together."""
-
-
-def _decoded(autoencoder: Any, latents: Float[np.ndarray, "B I J Z"]) -> UInt8[np.ndarray, "B H W C"]:
-    """Make images of latents, a few at a time.
-
-    Raises:
-      ValueError: latents of other channels than the autoencoder's.
-    """
-    if latents.shape[-1] != autoencoder.cfg.latents:
-        raise ValueError(
-            f"the autoencoder has latents of {autoencoder.cfg.latents} channels, the model makes {latents.shape[-1]}"
-        )
-    decode = jax.jit(lambda model, part: model.decode(model.unscaled(part)))
-    parts = [decode(autoencoder, latents[i : i + AT_ONCE]) for i in range(0, len(latents), AT_ONCE)]
-    return image_bytes(np.concatenate(parts), HALF, HALF)
-
-
-HALF = (0.5,)
-"""Mean, and deviation, of pixels between 0 and 1 as the autoencoder sees them, between −1 and 1."""
 
 
 def _pixel_by_pixel(pretrained: Pretrained, drawing: Drawing) -> UInt8[np.ndarray, "B H W C"]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.task.draw_images import Drawing, draw_images, open_autoencoder
+from flax_transformer.task.draw_images import Drawing, decode_latents, draw_images, open_autoencoder
 
 torch, diffusers = pytest.importorskip("torch"), pytest.importorskip("diffusers")
 pytestmark = [pytest.mark.parity, pytest.mark.proves("autoencoder_kl", "parity", "latents, images, tensors, pipelines")]
@@ -98,7 +98,7 @@ def test_a_pipeline_makes_the_images_of_diffusers(tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "DiTPipeline"}))
     pipeline, drawing = hub.load(tmp_path), Drawing(count=5, classes=("3",), steps=3)
     latents = draw_images(pipeline, drawing)
-    images = draw_images(pipeline, drawing, open_autoencoder(tmp_path))
+    images = decode_latents(open_autoencoder(tmp_path), latents)
     with torch.no_grad():
         scaled = torch.tensor(np.moveaxis(latents, -1, 1)) / autoencoder.config.scaling_factor
         decoded = autoencoder.decode(scaled).sample
