@@ -185,10 +185,8 @@ class Encoder(Module):
         self.stem = _conv(cfg, cfg.channels, cfg.widths[0], rngs=rngs)
         before = (cfg.widths[0], *cfg.widths)
         for i, width in enumerate(cfg.widths):
-            stage = Stage(cfg, before[i], width, cfg.depth, rngs=rngs)
-            if i < len(cfg.widths) - 1:
-                stage.resize = _conv(cfg, width, width, stride=2, padding=0, rngs=rngs)
-            setattr(self, f"stage{i + 1}", stage)
+            halves = {"stride": 2, "padding": 0} if i < len(cfg.widths) - 1 else None
+            setattr(self, f"stage{i + 1}", Stage(cfg, before[i], width, cfg.depth, resize=halves, rngs=rngs))
         self.middle = Middle(cfg, rngs=rngs)
         self.norm = _norm(cfg, cfg.widths[-1], rngs)
         self.last = _whole(_conv(cfg, cfg.widths[-1], 2 * cfg.latents, rngs=rngs))
@@ -218,10 +216,8 @@ class Decoder(Module):
         self.middle = Middle(cfg, rngs=rngs)
         before = (widths[0], *widths)
         for i, width in enumerate(widths):
-            stage = Stage(cfg, before[i], width, cfg.depth + 1, rngs=rngs)
-            if i < len(widths) - 1:
-                stage.resize = _conv(cfg, width, width, rngs=rngs)
-            setattr(self, f"stage{i + 1}", stage)
+            doubled = {} if i < len(widths) - 1 else None
+            setattr(self, f"stage{i + 1}", Stage(cfg, before[i], width, cfg.depth + 1, resize=doubled, rngs=rngs))
         self.norm = _norm(cfg, widths[-1], rngs)
         self.last = _whole(_conv(cfg, widths[-1], cfg.channels, rngs=rngs))
 
@@ -258,11 +254,18 @@ class ResidualBlock(Module):
 
 
 class Stage(Module):
-    """A block that changes the channels, and a stack of equal ones."""
+    """A block that changes the channels, a stack of equal ones, and the convolution by which the sides change, if any.
+
+    Args:
+      resize: stride and padding of that convolution, which is called apart; None: there is none.
+    """
 
     layer_order = (Layer("first"), Stack("rest"), "resize")
 
-    def __init__(self, cfg: AutoencoderKLConfig, channels: int, features: int, depth: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, cfg: AutoencoderKLConfig, channels: int, features: int, depth: int, *, resize: dict[str, int] | None,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
         self.first = ResidualBlock(cfg, channels, features, rngs=rngs)
         if depth > 1:
 
@@ -270,6 +273,8 @@ class Stage(Module):
                 return ResidualBlock(cfg, features, features, rngs=nnx.Rngs(key))
 
             self.rest = jax.vmap(make)(jax.random.split(rngs.params(), depth - 1))
+        if resize is not None:
+            self.resize = _conv(cfg, features, features, **resize, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W D"]:
         """Apply the blocks, one after another: there are too few for a loop."""
