@@ -1,5 +1,6 @@
 """The README.md of a checkpoint: a model card, as the hub reads it, of what a run's folder says."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def card_text(pretrained: Pretrained, name: str, config: Mapping[str, Any], test
     seed = config.get("train", {}).get("seed", 0)
     rows = [(metric, f"{value:.5g}") for metric, value in test.items() if metric not in BESIDE and is_number(value)]
     parts = {part: config[part] for part in ("data", "objective", "optimizer", "train") if config.get(part)}
-    lines = [_without_path(line) for line in config_lines(parts)]
+    lines = [_without_paths(line) for line in config_lines(parts)]
     how = f"trained by flax_transformer {__version__} on JAX {jax.__version__}{step} (seed {seed})"
     return "\n".join([
         f"# {name}", "",
@@ -115,10 +116,16 @@ USE = "from flax_transformer import hub", "", 'pretrained = hub.load("FOLDER or 
 """Lines of Python."""
 
 
-def _without_path(line: str) -> str:
+_PATH = re.compile(r"(?<![\w.:/~])(?:~|\.\.)?/[^\s'\",\]]*")
+"""A path from the root, the home folder or the folder above, also within a list."""
+
+
+def _without_paths(line: str) -> str:
     """Leave out where files lie on the machine that trained: only the name of the last folder is told."""
     name, _, value = line.partition(": ")
-    return f"{name}: {Path(value).name}" if value.startswith(("/", "~", "..")) else line
+    if value.startswith(("/", "~", "..")):  # all of it, spaces too
+        return f"{name}: {Path(value).name}"
+    return _PATH.sub(lambda found: Path(found[0]).name, line)
 
 
 def write_card(pretrained: Pretrained, folder: RunFolder, export: Path, test: Mapping[str, Any]) -> None:

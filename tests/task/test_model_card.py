@@ -32,7 +32,10 @@ def run_folder(tmp_path, classifier):
     (root / "checkpoints").mkdir()
     config = {
         "type": "a:Recipe", "init": "google/vit-base-patch16-224", "train": {"steps": 30, "seed": 7},
-        "data": {"type": "b:LabelledImageData", "root": "/home/someone/secret/roses"},
+        "data": {
+            "type": "b:LabelledImageData", "root": "/home/someone/secret/roses",
+            "more": ["/home/someone/a", "~/b", "c/d"],
+        },
     }  # fmt: skip
     (root / "config.json").write_text(json.dumps(config))
     return root
@@ -52,6 +55,7 @@ def test_a_card_says_task_data_metrics_and_base(run_folder, classifier):
     for text in (f"{count:,} parameters", "in 30 steps (seed 7)", "91.25", "root: roses", "# flowers"):
         assert text in card.text, text
     assert "someone" not in card.content
+    assert "more: ['a', 'b', 'c/d']" in card.text
 
 
 def test_a_local_start_is_no_base_model(run_folder, classifier, tmp_path):
