@@ -166,8 +166,7 @@ def search(
         raise ValueError(f"tries must be at least 1, got {tries}")
     found: Found = []
     try:
-        for entry in _compiled(case, say, tries, fresh):
-            found.append(entry)
+        _compile_into(found, case, say, tries=tries, fresh=fresh)
     except KeyboardInterrupt:
         if not found:
             raise
@@ -175,11 +174,8 @@ def search(
     return sorted(found, key=_rank)
 
 
-def _compiled(
-    case: Case, say: Callable[[str], None], tries: int, fresh: bool
-) -> Iterator[tuple[Candidate, CompiledPlan | str]]:
-    """Compile the ways that may be the fastest, and say the best so far."""
-    found: Found = []
+def _compile_into(found: Found, case: Case, say: Callable[[str], None], *, tries: int, fresh: bool) -> None:
+    """Compile the ways that may be the fastest, each as it comes into `found`, and say the best so far."""
     room, best, slower = Topology.of(case.topology).spec.room, math.inf, 0
     left = [way for way in ways(case) if way.held <= room]
     for way in left:
@@ -200,7 +196,6 @@ def _compiled(
                 raise
             made = str(error).splitlines()[0]
         found.append((way, made))
-        yield way, made
         if isinstance(made, CompiledPlan) and made.compiled.fits:
             row = made.bounds.step / made.compiled.shape["rows"]
             slower = 0 if row < GAIN * best else slower + 1

@@ -19,9 +19,7 @@ from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.compress.quantize import GROUP
 from flax_transformer.decode import Greedy, Parallel, greedy
 from flax_transformer.frozen import frozen
-from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
-from flax_transformer.models.text.pointer import PointerOutput
 from flax_transformer.nn import Precision, own_tables, quantize_cache, with_fields, with_precision
 from flax_transformer.nn.cache import check_cache_kind
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
@@ -170,7 +168,7 @@ class Size:
     params: str | None = None
     """What parameters are kept in; those of 16 bits are not trained."""
     remat: str | None = None
-    """A name in `nn.stack.REMAT`."""
+    """A name in `nn.REMAT`."""
     documents: int | None = None
     """Packed in each row of a decoder-only preset, each seeing itself alone."""
     dropout: float | None = None
@@ -292,7 +290,7 @@ def forward(model: Any, batch: Batch) -> Any:
     """Compute what a model is called for, without dropout: logits, scores, or hidden states where it has no output."""
     hidden = model.hidden_states(**batch["inputs"])
     made = model.output(hidden) if hasattr(model, "output") else hidden
-    return made.logits() if isinstance(made, Output | PointerOutput) else made
+    return made.logits() if callable(getattr(made, "logits", None)) else made
 
 
 def hidden(model: Any, batch: Batch) -> Any:

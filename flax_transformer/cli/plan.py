@@ -49,12 +49,11 @@ def plan(
       tokens: To train on in all, for the cost.
       price: Of one chip for an hour, for the cost.
       search: Try meshes, remat policies, batch sizes and accumulation for the fastest that fits, and write the command
-        that starts it. Ctrl-C ends it with the best so far, and the next one goes on from there.
+        that starts it; Ctrl-C gives the best so far.
       tries: Ways that a search compiles at the most.
       programs: Folder to keep the compiled step of an experiment in, which on such a slice loads it from there by its
         own --programs, and need not compile it.
-      fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
-        another compiler, is.
+      fresh: Compile even what was compiled before; else only another program is, or for others, or by another compiler.
       json: File to write the plan to, or the one that a search has chosen.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
