@@ -3,8 +3,7 @@ import gc
 import io
 import os
 import shutil
-import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import jax
@@ -37,9 +36,9 @@ FIRST = ("reliability", "parallel", "security", "launch", "task")
 """Folders of tests that take long, as they start processes or train: at the end they would keep one worker alone."""
 
 
-TURNS = 10
+TURNS = 20
 TURN = int(os.environ.setdefault("TURN", str(datetime.date.today().toordinal()))) % TURNS
-"""Which tenth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
+"""Which twentieth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
 
 
 def pytest_report_header():
@@ -56,12 +55,27 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: not set(FIRST) & set(item.path.parts))
     if "slow" in config.option.markexpr.replace("not slow", ""):
         return
-    count = Counter(item.function for item in items if item.get_closest_marker("rotates"))
-    for item in items:
-        if item.get_closest_marker("rotates"):
-            of = item.callspec.id if count[item.function] >= TURNS else str(item.path.relative_to(config.rootpath))
-            if zlib.crc32(of.encode()) % TURNS != TURN:
-                item.add_marker("slow")
+    for groups in _rotating(items):
+        for number, name in enumerate(sorted(groups)):
+            if number % TURNS != TURN:
+                for item in groups[name]:
+                    item.add_marker("slow")
+
+
+def _rotating(items):
+    """Return the long tests by their parameter, and those of functions with few parameters by their file.
+
+    Whatever is loaded for a parameter, or trained for a file, serves all of its tests on the same day.
+    """
+    parameters, files = defaultdict(list), defaultdict(list)
+    rotating = [item for item in items if item.get_closest_marker("rotates")]
+    count = Counter(item.function for item in rotating)
+    for item in rotating:
+        if count[item.function] >= TURNS:
+            parameters[item.callspec.id].append(item)
+        else:
+            files[item.path].append(item)
+    return parameters, files
 
 
 MAPS = 20_000

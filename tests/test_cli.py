@@ -65,6 +65,7 @@ def test_n_best_lists_are_numbered_and_sorted(run, workdir):
     assert all(len(row) == 3 for row in rows)
 
 
+@pytest.mark.rotates
 def test_more_best_than_beams_is_refused(run, workdir):
     code, out, err = run("translate", workdir, "--beam", 2, "--n-best", 3, stdin=b"one\n")
     assert (code, out) == (1, "")

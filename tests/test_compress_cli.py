@@ -28,6 +28,7 @@ def folders(tmp_path_factory):
     return root
 
 
+@pytest.mark.rotates
 def test_a_classifier_gets_smaller_and_is_still_one(run, folders, tmp_path):
     output = tmp_path / "small"
     code, out, err = run(
@@ -60,6 +61,7 @@ METHODS = {
 }  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "method", [each if each == "gptq" else pytest.param(each, marks=pytest.mark.slow) for each in METHODS]
 )

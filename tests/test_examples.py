@@ -162,6 +162,7 @@ def test_what_a_family_cannot_do_or_be_is_refused(albert, folder):
 # A classification task on new data.
 
 
+@pytest.mark.rotates
 def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_path, capsys):
     train(DNA, tmp_path)
     test = records(tmp_path)[-1]
@@ -179,6 +180,7 @@ def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_p
 # A modality that the package has none of.
 
 
+@pytest.mark.rotates
 def test_a_new_modality_learns_and_ends_with_checkpoints_and_a_report(tmp_path, capsys):
     train(SERIES, tmp_path)
     test = records(tmp_path)[-1]

@@ -113,6 +113,7 @@ def test_a_table_has_ten_files_at_most_and_names_what_is_there(title):
         assert call in calls(file), f"{file} has no {call}"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("title", RUNS)
 def test_the_calls_come_in_the_order_of_the_table(title, tmp_path):
     rows = TABLES[title]

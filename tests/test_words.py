@@ -59,6 +59,7 @@ def test_retired_names_stay_away():
     assert not found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("room", [*ROOMS, "README.md"])
 def test_retired_words_stay_away(room):
     found = {

@@ -9,6 +9,7 @@ Axes: B batch, W `beams` (lengths that are tried), R = B·W, M `max_length` or p
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -65,23 +66,31 @@ def mask_predict(predict: Predict, lengths: Int[Array, "B W"], config: Parallel)
     All tokens are guessed first. Before pass t of T, counted from 0, the max(1, ⌊N·(T − t) / T⌋) tokens of a target of
     length N with the least probability are masked again and guessed anew; the others keep what they had, their
     probability too. Of equal ones the earlier is masked. Of several lengths the best mean log-probability wins (or as
-    `length_penalty` says), of equal ones the earlier.
+    `length_penalty` says), of equal ones the earlier. A quarter or a half of `max_length` positions are computed where
+    no length is more.
 
     Args:
-      predict: `predict(tokens [R, M], lengths [R]) -> logits [R, M, V]` of every position; row b·W + w is length w of
-        batch row b. Tokens from a row's length on are padding.
+      predict: `predict(tokens [R, M], lengths [R]) -> logits [R, M, V]` of every position, of M = `max_length` or fewer;
+        row b·W + w is length w of batch row b. Tokens from a row's length on are padding.
       lengths: of the targets, 1 to `max_length`.
 
     Raises:
       ValueError: logits that are no numbers, where they can be looked at.
 
     >>> wanted = jnp.array([3, 1, 2, 0])
-    >>> sure = lambda tokens, lengths: 9 * jax.nn.one_hot(jnp.broadcast_to(wanted, tokens.shape), 5)
+    >>> sure = lambda tokens, lengths: 9 * jax.nn.one_hot(wanted[None, : tokens.shape[1]], 5)
     >>> mask_predict(sure, jnp.array([[3]]), Parallel(max_length=4, mask=4, iterations=2)).tokens.tolist()
     [[[3, 1, 2, 0]]]
     """
-    rows = lengths.reshape(-1)
-    real = jnp.arange(config.max_length) < rows[:, None]
+    sizes = sorted({-(-config.max_length // part) for part in (4, 2, 1)})
+    fitting = jnp.searchsorted(jnp.array(sizes), lengths.max())
+    filled = jax.lax.switch(fitting, [partial(_filled, predict, config, size) for size in sizes], lengths.reshape(-1))
+    return refuse_nan(_ranked(*filled, lengths, config))
+
+
+def _filled(predict: Predict, config: Parallel, size: int, rows: Int[Array, "R"]) -> tuple[Array, Array]:
+    """Fill targets in `size` positions, none of which is longer; return tokens and log-probabilities of all."""
+    real = jnp.arange(size) < rows[:, None]
 
     def fill(tokens: Array) -> tuple[Array, Array]:
         logits = predict(tokens, rows).astype(jnp.float32)
@@ -105,7 +114,8 @@ def mask_predict(predict: Predict, lengths: Int[Array, "B W"], config: Parallel)
 
     tokens, logprobs = fill(padded(jnp.full(real.shape, config.mask, jnp.int32)))
     tokens, logprobs = jax.lax.fori_loop(1, config.iterations, again, (padded(tokens), logprobs))
-    return refuse_nan(_ranked(tokens, logprobs, lengths, config))
+    behind = ((0, 0), (0, config.max_length - size))
+    return jnp.pad(tokens, behind, constant_values=config.pad), jnp.pad(logprobs, behind)
 
 
 def _ranked(tokens: Array, logprobs: Array, lengths: Array, config: Parallel) -> Decoded:

@@ -52,6 +52,7 @@ def greedy(x):
         return jnp.sort(jnp.sin(x * jax.lax.iota(jnp.float32, 2**40)))[:3]
 
 
+@pytest.mark.rotates
 def test_who_runs_out_of_memory_is_told_whose_it_is():
     with pytest.raises(
         OutOfMemoryError, match=r"needs more memory than there is: [^\n]*\nat its peak, a device:\nGreedy +4.40 TB"

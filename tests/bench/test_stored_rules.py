@@ -51,6 +51,7 @@ def shapes(model):
     return found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("family", ["LlamaForCausalLM", "GPT2LMHeadModel"])
 def test_what_is_measured_is_what_is_loaded(name, family, tmp_path):

@@ -50,6 +50,7 @@ def broken():
 """
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(TEXTS, 1, of=9))
 def test_every_preset_is_fed_trained_and_made_to_generate(name):
     work = find_target(name, SMALL)
@@ -66,6 +67,7 @@ def test_every_preset_is_fed_trained_and_made_to_generate(name):
         assert decoded.tokens.shape == (2, 1, 8 * wider)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(IMAGES, 0, of=3))
 def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
     work = find_target(name, Size(batch=2))
@@ -145,6 +147,7 @@ ARCHITECTURES = [
 ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("family", "architecture"), share(ARCHITECTURES, 0, of=24))
 def test_config_json_alone_makes_a_model_of_every_architecture(family, architecture, tmp_path):
     fields = json.loads((GOLDEN / family / "config.json").read_text())

@@ -32,6 +32,7 @@ GROWTH = [
 ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("backward", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "variant", "factor"), GROWTH, ids=lambda value: str(value)[:9])
 def test_cost_grows_as_told(name, variant, factor, backward):

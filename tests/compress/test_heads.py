@@ -56,6 +56,7 @@ def without(model, kept):
     return jax.tree_util.tree_map_with_path(mask, model)
 
 
+@pytest.mark.rotates
 def test_importance_is_the_slope_of_the_loss_of_each_row():
     model = gpt2()
     found = head_importance(model, loss, [TOKENS[:2], TOKENS[2:]])[PATH]
@@ -77,6 +78,7 @@ def test_importance_is_the_slope_of_the_loss_of_each_row():
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kv_heads", [None, 2])
 def test_what_is_left_is_the_model_without_the_least_important_heads(kv_heads):
     model = gpt2(kv_heads=kv_heads)
@@ -96,6 +98,7 @@ def test_what_is_left_is_the_model_without_the_least_important_heads(kv_heads):
             assert score[heads].sum() >= np.delete(score, heads).sum()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "family",
     ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen2", "mixtral", "t5", "clip", "longformer")),
@@ -127,6 +130,7 @@ def test_layers_with_the_same_positions_lose_the_same_heads():
     assert remove_heads(model, 0.5, drawn(model)).encoder.relative.bucket.embedding.shape[1] == heads.shape[1]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "clip"])
 def test_heads_of_checkpoints_are_weighed_without_labels(family):
     whole = hub.load(GOLDEN / family)

@@ -88,6 +88,7 @@ def error(model, rule, statistics):
     return float(jnp.linalg.norm(small(TOKENS) - model(TOKENS)) / jnp.linalg.norm(model(TOKENS)))
 
 
+@pytest.mark.rotates
 def test_large_inputs_cost_less(outliers):
     dynamic = Quantization(activations="int8")
     smooth = replace(dynamic, method="smoothquant")

@@ -47,6 +47,7 @@ def test_all_layers_are_the_model():
     jax.tree.map(np.testing.assert_array_equal, keep_layers(model, range(4)), model)
 
 
+@pytest.mark.rotates
 def test_stacks_are_chosen_by_path():
     config = with_fields(transformer_base(40, dropout=0.0), embed=8, heads=2, inner=12, depth=3)
     model = config.build(nnx.Rngs(0))
@@ -59,6 +60,7 @@ def test_stacks_are_chosen_by_path():
     assert one(TOKENS, TOKENS).shape == (3, 12, 40)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", ["bert", "llama", "qwen3", "t5", "vit", "clip", "wav2vec2"])
 def test_the_export_says_how_deep_it_is(family, tmp_path):
     whole = hub.load(GOLDEN / family)

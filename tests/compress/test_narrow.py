@@ -30,6 +30,7 @@ def model(request):
     return config.build(nnx.Rngs(0))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_what_is_left_is_the_model_without_the_least_important_neurons(model, calibrated):
     statistics = observe(model, lambda m, t: m(t), [TOKENS]) if calibrated else None
@@ -95,6 +96,7 @@ def test_a_layer_by_itself_is_narrowed():
     assert small.down.kernel.shape == (8, 8)
 
 
+@pytest.mark.rotates
 def test_it_is_differentiated_as_any_other(model):
     small = narrow_model(model, 0.5)
     gradient = jax.grad(lambda m: (m(TOKENS) ** 2).mean())(small)

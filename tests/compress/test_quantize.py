@@ -27,6 +27,7 @@ def run(model, tokens):
     return model(tokens)
 
 
+@pytest.mark.rotates
 def test_sums_of_all_layers_come_out_of_a_scan(model):
     found = observe(model, run, [TOKENS, TOKENS[:2]], products=True)
     assert set(found) == set(linear_kernels(model))
@@ -74,6 +75,7 @@ def logits(model, tokens=TOKENS):
     return np.asarray(run(model, tokens))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("rule", "most"),
     [
@@ -90,6 +92,7 @@ def test_logits_stay_near(model, rule, most):
     assert 0 < np.linalg.norm(found - before) / np.linalg.norm(before) < most
 
 
+@pytest.mark.rotates
 def test_gptq_is_nearer_than_rounding_and_mse_nearer_than_the_largest(model):
     statistics = observe(model, run, [TOKENS], products=True)
     before = logits(model)

@@ -21,6 +21,7 @@ def gpt2(seed, **changes):
     return with_fields(config, **changes).build(nnx.Rngs(seed))
 
 
+@pytest.mark.rotates
 def test_values_are_of_the_early_model_and_zeros_of_the_pruned_one():
     early, pruned = gpt2(0), prune_model(gpt2(1), Pruning(share=0.6))
     ticket = rewind(early, pruned)

@@ -45,6 +45,7 @@ def loss(model):
     return (model(TOKENS) ** 2).mean()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RULES)
 def test_the_forward_pass_is_that_of_the_rounded_model_bit_for_bit(model, name):
     passing = jax.jit(lambda m: rounded_in_passing(m, RULES[name])(TOKENS))(model)
@@ -52,6 +53,7 @@ def test_the_forward_pass_is_that_of_the_rounded_model_bit_for_bit(model, name):
     np.testing.assert_array_equal(passing, rounded)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["int8", "int4", "float8"])
 def test_the_gradient_is_that_of_the_whole_model_with_rounded_kernels(model, name):
     ours = jax.grad(lambda m: loss(rounded_in_passing(m, RULES[name])))(model)
@@ -60,6 +62,7 @@ def test_the_gradient_is_that_of_the_whole_model_with_rounded_kernels(model, nam
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_training_makes_up_for_rounding(model):
     rule, goal = Quantization(weights="int4"), model(TOKENS)
 
@@ -93,6 +96,7 @@ def test_rules_that_cannot_be_trained_are_refused(model, rule, message):
         rounded_in_passing(model, rule)
 
 
+@pytest.mark.rotates
 def test_a_run_exports_what_it_tested(tmp_path):
     rule = Quantization(weights="int4", group=16, activations="int8")
     short = replace(DNA, quantization=rule, train=replace(DNA.train, steps=40, eval_every=40))
@@ -120,6 +124,7 @@ def layers(request):
     return config.build(nnx.Rngs(0))
 
 
+@pytest.mark.rotates
 def test_ranges_follow_the_largest_input_of_every_step(layers):
     objective = round_in_training(squares, STATIC)
     step = jax.jit(make_train_step(objective, optax.sgd(0.0)))
@@ -151,6 +156,7 @@ def peak_of(model, tokens):
     return np.array(peaks)
 
 
+@pytest.mark.rotates
 def test_with_ranges_the_forward_pass_is_that_of_the_export_bit_for_bit(layers):
     ranges = {path.removesuffix(".kernel"): jnp.full(2, 1.5) for path in linear_kernels(layers)}
     rule = replace(STATIC, pattern="trunk")
@@ -171,6 +177,7 @@ def one_layer():
     return layer
 
 
+@pytest.mark.rotates
 def test_a_batch_in_parts_carries_the_same_ranges(layers):
     objective = round_in_training(squares, STATIC)
     batch = {"tokens": jnp.concatenate([TOKENS, TOKENS[:, ::-1]])[:4]}

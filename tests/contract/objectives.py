@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -249,7 +250,7 @@ MESHES = {"data×fsdp": MeshConfig(data=2, fsdp=4)}
 
 def main():
     apart = {}
-    for name in CASES:
+    for name in sys.argv[1:]:
         objective, model, batch = case(name)
         learn = jax.jit(partial(learnt, objective))
         ((_, one), slope) = jax.device_get(learn(model, batch))

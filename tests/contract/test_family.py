@@ -61,6 +61,7 @@ def test_compiled_is_eager(golden, expected):
     assert error({name: eager[name] for name in expected}, expected) <= NEAR
 
 
+@pytest.mark.rotates
 @one_of_few
 def test_vmap_is_the_batch(golden, expected):
     """But what compares its rows with each other."""
@@ -79,6 +80,7 @@ def test_what_padding_holds_says_nothing(text, expected):
     assert error(real(text, scores(pretrained, other)), real(text, expected)) <= NEAR
 
 
+@pytest.mark.rotates
 def test_more_padding_changes_nothing(text, expected):
     pretrained, inputs, _ = text
     shape = inputs["input_ids"].shape

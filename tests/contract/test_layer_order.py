@@ -25,6 +25,7 @@ QUICK = (
 TOWERS = ("clip", "siglip")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(presets(), *QUICK))
 def test_a_preset_says_the_order_of_its_layers(name):
     model = abstract(presets()[name]())

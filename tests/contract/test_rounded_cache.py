@@ -61,6 +61,7 @@ def decoded(model, cache, tokens):
     return np.asarray(run(model, cache, tokens), np.float64)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(FAMILIES, "bart", "mistral"))
 def test_a_family_decodes_with_a_cache_of_int8(name):
     folder = next(folder for folder in GOLDEN if folder.name == name)

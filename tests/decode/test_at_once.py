@@ -18,7 +18,7 @@ LENGTHS = jnp.array([[4, 9], [1, 2], [7, 6]])
 
 def weights(seed=0):
     draw = np.random.default_rng(seed)
-    return [jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in ((V, 8), (M + 5, 8), (8, V))]
+    return [jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in ((V, 8), (40, 8), (8, V))]
 
 
 def predict(tokens, lengths, seed=0):
@@ -50,9 +50,28 @@ def test_one_pass_is_the_arg_max_of_what_is_all_masked():
 def test_an_oracle_is_believed(iterations):
     """Of a model that knows the text, whatever it is shown."""
     wanted = jnp.asarray(np.random.default_rng(1).integers(1, 9, (3, M)))
-    sure = lambda tokens, lengths: 9 * jax.nn.one_hot(wanted, V)  # noqa: E731
+    sure = lambda tokens, lengths: 9 * jax.nn.one_hot(wanted[:, : tokens.shape[1]], V)  # noqa: E731
     found = mask_predict(sure, LENGTHS[:, :1], config(iterations=iterations, beams=1))
     np.testing.assert_array_equal(found.best.tokens, jnp.where(jnp.arange(M) < LENGTHS[:, :1], wanted, 0))
+
+
+@pytest.mark.parametrize("length", [1, 9, 10, 18, 19, 33])
+def test_positions_behind_the_longest_are_neither_computed_nor_missed(length):
+    """Of 36 all are computed, 18 or 9."""
+    widths = []
+
+    def watched(tokens, lengths):
+        jax.debug.callback(lambda: widths.append(tokens.shape[1]))
+        return predict(tokens, lengths)
+
+    lengths, options = jnp.array([[length], [1]]), {"iterations": 3, "beams": 1}
+    found = mask_predict(watched, lengths, config(max_length=36, **options))
+    jax.effects_barrier()
+    assert widths == [min(size for size in (9, 18, 36) if size >= length)] * 3
+    tight = mask_predict(predict, lengths, config(max_length=length, **options))
+    np.testing.assert_array_equal(found.tokens[..., :length], tight.tokens)
+    assert not found.tokens[..., length:].any()
+    np.testing.assert_allclose(found.scores, tight.scores, rtol=1e-5)
 
 
 @pytest.mark.rotates

@@ -53,6 +53,7 @@ EXHAUSTIVE = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("penalty", EXHAUSTIVE)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), prompt=st.integers(0, 2), scale=st.floats(0.1, 4.0))

@@ -124,6 +124,7 @@ def broken(cache, token):
     return jnp.where(bad[:, None], jnp.nan, logits), {**cache, "state": state, "t": cache["t"] + 1}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ["greedy", "sample", "beam"])
 def test_logits_that_are_no_numbers_are_an_error_or_poison(kind):
     config = KINDS[kind](max_length=8)

@@ -45,6 +45,7 @@ PROMPT = jnp.arange(5) % V
 STATE = jnp.zeros(5, jnp.int32)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("chunk", [1, 4, 45, 100])
 @pytest.mark.parametrize("eos", [EOS, ()])
 def test_the_stream_is_the_loop_in_pieces(chunk, eos):

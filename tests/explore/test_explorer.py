@@ -112,6 +112,7 @@ def test_effects_are_those_of_switching_each_head_off(gpt2):
     assert effects[0][1][1] == pytest.approx(off[row], abs=1e-4)
 
 
+@pytest.mark.rotates
 def test_views_agree_with_the_answer(gpt2):
     explorer, request = gpt2
     seen = explorer.ask("look", request)["answer"]

@@ -68,6 +68,7 @@ def test_an_id_without_a_row_is_refused_at_the_door(opened, family, name, field,
             pretrained(**called(pretrained, name, each))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("family", "name", "field", "words"), LOOKED_UP)
 def test_inside_a_transform_an_id_without_a_row_gives_nan_and_the_last_row_does_not(opened, family, name, field, words):
     pretrained, run = opened[family], jax.jit(lambda p, inputs: p(**inputs).last_hidden_state)

@@ -56,6 +56,7 @@ def test_a_dilated_detector_says_what_transformers_does(kind):
         assert np.abs(got[name] - value).max() <= 1e-5 * np.abs(value).max(), name
 
 
+@pytest.mark.rotates
 @KINDS
 def test_it_is_saved_with_the_tensors_and_the_backbone_that_it_came_with(kind, tmp_path):
     hub.save(hub.load(GOLDEN / kind), tmp_path)

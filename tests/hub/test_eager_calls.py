@@ -50,6 +50,7 @@ def test_of_a_stack(stack, options):
     assert compiled(lambda: apply_stack(stack, X, **options)) == 0
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "transform", [jax.grad, jax.jacfwd, lambda f: lambda s: jax.vmap(jax.grad(f))(s * jnp.ones(3))]
 )

@@ -57,6 +57,7 @@ def test_a_second_length_and_other_numbers_compile_nothing(pretrained, kind):
     assert fresh.count == 0
 
 
+@pytest.mark.rotates
 def test_whatever_numbers_sampling_has_one_program_serves_them(pretrained):
     pretrained.generate(IDS[:, :5], **sampled())
     with Compilations() as fresh:
@@ -174,6 +175,7 @@ def test_a_streamer_is_given_prompts_and_each_token(pretrained, settings):
     assert kept.given == [IDS[:2, :4].tolist(), *found[:, 4:].T.tolist(), "end"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("place", [1, 2, 20])
 def test_a_text_ends_its_row_within_the_token_that_completes_it(pretrained, place):
     options = {"max_new_tokens": 24, "eos_token_id": (), "repetition_penalty": 5.0}
@@ -235,6 +237,7 @@ def test_what_changes_nothing_is_not_refused():
         make_settings(Fields("{}"), stored, {"do_sample": True})
 
 
+@pytest.mark.rotates
 def test_without_a_number_tokens_end_with_the_positions(pretrained):
     positions = pretrained.model.cfg.embedding.max_length
     ids = np.resize(IDS, (1, positions - 4))

@@ -76,6 +76,7 @@ def test_generated_tokens(pretrained, expected, how):
     np.testing.assert_array_equal(np.asarray(found), expected[how])
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("every family", "weights", "both ways")
 def test_saving_gives_the_same_file(pretrained, golden, tmp_path):
     hub.save(pretrained, tmp_path)

@@ -1,5 +1,7 @@
 """A quantized folder on a mesh of eight devices: values and scales are split as their kernels are."""
 
+import pytest
+
 from tests.fake_devices import on_eight
 
 CODE = """
@@ -37,6 +39,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.rotates
 def test_kernels_of_few_bits_are_split_as_whole_ones():
     found, _ = on_eight("-c", CODE)
     for each in found.values():

@@ -37,6 +37,7 @@ def greedily(model, cache, token, count):
     return np.stack(tokens, 1), np.stack(logits, 1)
 
 
+@pytest.mark.rotates
 def test_generation_is_steps_with_a_rounded_cache(pretrained):
     model, ids = pretrained.model, jnp.asarray(IDS)
     _, cache = model.prefill(ids[:, :-1])
@@ -50,6 +51,7 @@ def test_generation_is_steps_with_a_rounded_cache(pretrained):
     np.testing.assert_array_equal(np.concatenate(chunks, axis=1)[:, :NEW], tokens)
 
 
+@pytest.mark.rotates
 def test_each_of_several_beams_is_another_text(pretrained):
     settings = {"max_new_tokens": 6, "cache": "float8_e4m3fn"}
     found = np.asarray(pretrained.generate(IDS, num_beams=3, num_return_sequences=3, **settings))

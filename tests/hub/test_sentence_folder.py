@@ -51,6 +51,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", HEADS)
 def test_what_is_saved_is_loaded_and_saved_as_the_same(tmp_path, name):
     pretrained = made(name)

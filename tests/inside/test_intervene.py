@@ -174,6 +174,7 @@ def test_without_edits_it_is_the_same_program(model):
     assert edited == plain
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "remat", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in ("full", "dots", "attention"))]
 )

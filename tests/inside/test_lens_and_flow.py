@@ -159,6 +159,7 @@ def test_a_head_that_looks_at_one_kind_alone_is_named(kind):
     assert table["rank"][0, 0] == 1
 
 
+@pytest.mark.rotates
 def test_padding_is_no_target():
     targets = attention_targets(np.array([[1, 1, 1, 0]]), seen=np.array([[False, True, True, False]]))
     assert targets["first"][0].tolist() == [[False] * 4, *[[False, True, False, False]] * 2, [False] * 4]

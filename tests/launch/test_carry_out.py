@@ -24,6 +24,7 @@ def _small(monkeypatch):
     monkeypatch.setattr("flax_transformer.launch.pack", lambda experiment: package)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("command", "did"),
     [(QUEUED, ["create", "scp", "ssh"]), (TPU_VM, ["create", "scp", "ssh"]), (GKE, ["create", "create"])],

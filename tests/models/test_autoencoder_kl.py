@@ -25,6 +25,7 @@ def test_the_published_size():
     assert autoencoder_kl(512).shape == (64, 64, 4)
 
 
+@pytest.mark.rotates
 def test_rows_do_not_see_each_other(model):
     images = jax.random.normal(jax.random.key(0), (3, 8, 12, 3))
     whole = jax.jit(lambda m, x: m(x))(model, images)
@@ -53,6 +54,7 @@ def test_latents_are_scaled_and_back(model):
     np.testing.assert_allclose(model.unscaled(model.scaled(latents)), latents)
 
 
+@pytest.mark.rotates
 def test_every_parameter_has_a_gradient(model):
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
 

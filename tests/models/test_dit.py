@@ -49,6 +49,7 @@ def test_a_new_model_passes_patches_through_and_predicts_zero(batch):
     assert not np.any(model(**batch))
 
 
+@pytest.mark.rotates
 def test_a_block_is_modulated_as_the_paper_says(model):
     """x + gate · f((1 + scale) · norm(x) + shift), of each sublayer, by NumPy."""
     block = jax.tree.map(lambda leaf: leaf[0], model.trunk.blocks)

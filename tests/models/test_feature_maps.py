@@ -147,6 +147,7 @@ def test_objectives_of_objectives_survive_a_file():
     assert carry_of(from_json(to_json(BatchStatistics(of=LabelLoss())))) is BatchStatistics.carry
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("make", "rule"),
     [

@@ -125,6 +125,7 @@ def test_a_projected_memory_is_rounded_once_and_shared():
     assert few.key.qvalue.dtype == jnp.int8
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "config",
     [

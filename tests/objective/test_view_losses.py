@@ -183,6 +183,7 @@ def test_a_queue_is_first_in_first_out():
     close(np.linalg.norm(carried["queue"], axis=1), 1.0)
 
 
+@pytest.mark.rotates
 def test_the_mean_of_scores_moves_once_a_step_by_all_rows_of_the_batch():
     loss = DINOLoss(centre_momentum=0.9)
     carried = loss.carry.begin(MODEL, jax.random.key(1))

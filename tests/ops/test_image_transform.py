@@ -80,6 +80,7 @@ def test_solarise_grey_and_flip():
 VIEWS = Views(size=8, changes=BYOL_CHANGES, local=3, local_size=4, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
+@pytest.mark.rotates
 def test_views_have_their_sizes_and_are_drawn_anew_by_every_key():
     images = jnp.array((IMAGES[:, :10] - 0.5) / 0.25)
     make = jax.jit(VIEWS)
@@ -95,6 +96,7 @@ def test_views_have_their_sizes_and_are_drawn_anew_by_every_key():
     assert not np.allclose(large[:, 0], large[:, 1])
 
 
+@pytest.mark.rotates
 def test_a_row_of_a_batch_has_the_views_it_would_have_in_a_part_of_it():
     """What a part of a batch draws is what the whole batch draws for its rows."""
     from flax_transformer.ops.row_random import rows_of

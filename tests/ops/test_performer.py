@@ -78,6 +78,7 @@ def test_equal_values_are_what_comes_out_and_gradients_are_finite(which, norm):
     assert all(bool(jnp.isfinite(slope).all()) for slope in slopes)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("norm", "factor"), [(3.0, 1e25), (60.0, 0.0), (60.0, 1e3)])
 def test_no_later_or_hidden_key_changes_anything(norm, factor):
     (q, k, v), attend = call("causal", norm)

@@ -54,6 +54,7 @@ def test_a_renamed_mesh_costs_the_same(what, name, program):
         assert found[name][program]["collectives"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("what", "program"),
     [("blocks", "block"), ("blocks", "stack"), pytest.param("steps", "train step", marks=pytest.mark.slow)],

@@ -26,6 +26,7 @@ def programs() -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("program", "expected"),
     [

@@ -47,6 +47,7 @@ def trained(request):
     )  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("trained", EVERY, indirect=True)
 def test_losses_equal_one_device_with_dropout(trained):
     """The causal model's steps accumulate two parts, and compute its blocks again on the way back."""

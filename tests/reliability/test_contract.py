@@ -111,6 +111,7 @@ def test_damaged_bytes_are_told_and_the_last_good_step_is_used_only_when_asked_f
     assert arrays(folder, 10) == arrays(done, 10)
 
 
+@pytest.mark.rotates
 def test_a_checkpoint_whose_writer_was_killed_before_its_manifest_is_sealed_when_it_is_read(done, tmp_path):
     folder = copied(done, tmp_path / "run")
     (folder / "checkpoints" / "10.sha256.json").unlink()

@@ -176,6 +176,7 @@ def test_scores_by_hand(prediction, references, exact, overlap):
     assert f1(prediction, references) == pytest.approx(overlap)
 
 
+@pytest.mark.rotates
 @given(st.lists(st.sampled_from(["x", "y", "z"])), st.lists(st.sampled_from(["x", "y", "z"]), min_size=1))
 def test_f1_is_the_mean_of_precision_and_recall(said, expected):
     left = list(expected)

@@ -60,6 +60,7 @@ def test_maps_are_distributions_over_tokens_that_may_be_seen(made):
     assert (encoder.weights > 0).all()
 
 
+@pytest.mark.rotates
 def test_tokens_stand_where_they_are_read_and_written(made):
     source, target = ids("a small dog"), ids("ein Hund")
     encoder, decoder, cross = attention_maps(made, source, target)

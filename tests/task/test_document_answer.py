@@ -110,6 +110,7 @@ def test_what_is_found_leads_to_the_next():
         search_hops(search, "alpha", 0, 2)
 
 
+@pytest.mark.rotates
 def test_a_model_rewrites_questions(index):
     model, talk = writer(), Conversation().add("what kappa", "xi")
     prompt = "what kappa ||| xi ||| where"
@@ -142,6 +143,7 @@ def test_a_ranker_sorts_what_was_found(index, reader):
     np.testing.assert_allclose(long[0], long[1], atol=1e-5)  # both are cut to the 48 positions
 
 
+@pytest.mark.rotates
 def test_a_decoder_attends_to_all_passages_at_once():
     model = writer()
     passages = [Passage("d", 0, 1, "alpha beta gamma"), Passage("e", 0, 1, "xi nu"), Passage("f", 0, 1, "eta")]
@@ -182,6 +184,7 @@ def test_bad_input_is_refused_in_a_sentence(index, reader):
         DocumentAnswerConfig(passages=0)
 
 
+@pytest.mark.rotates
 def test_the_commands_index_search_and_ask(tmp_path, run, reader):
     embedder = checkpoint("BertModel")
     hub.save(reader, tmp_path / "reader")

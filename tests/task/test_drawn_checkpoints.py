@@ -37,6 +37,7 @@ def load(name):
     return replace(hub.load(GOLDEN / name), tokenizer=TOKENIZER)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_drawn(name):
     pretrained = load(name)

@@ -59,6 +59,7 @@ def test_batches_have_every_text_and_room_for_it(tokens):
     assert filled <= max(len(numbers) for numbers, _ in found) // 2
 
 
+@pytest.mark.rotates
 def test_a_text_has_the_same_vector_whatever_it_is_beside(pretrained):
     together = embed(pretrained, TEXTS, prompt="")
     for text, vector in zip(TEXTS, together, strict=True):
@@ -216,6 +217,7 @@ def pairs(root, scored):
     return root
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [pytest.param("pairs", marks=pytest.mark.slow), "scored"])
 @pytest.mark.proves("sentence", "train", "experiments/embed_texts.py, from files to a folder, and on from it")
 def test_a_recipe_trains_exports_and_goes_on(tmp_path, name, capsys):

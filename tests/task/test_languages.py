@@ -44,6 +44,7 @@ def folder(tmp_path_factory):
     return root / "model"
 
 
+@pytest.mark.rotates
 def test_languages_are_marks_of_a_text(folder):
     words = hub.load(folder).tokenizer
     assert list(languages(words)) == CODES
@@ -56,6 +57,7 @@ def test_languages_are_marks_of_a_text(folder):
     assert marked.decode(marked(["the dog"])) == ["the dog"]
 
 
+@pytest.mark.rotates
 def test_a_target_language_begins_what_is_written(folder):
     translator, search = open_any_translator(str(folder), source="eng_Latn", target="deu_Latn")
     pretrained = translator.pretrained
@@ -83,6 +85,7 @@ def test_scores_are_of_the_texts_in_their_language(folder):
     np.testing.assert_allclose(found, [each[range(1, count + 1), written[0, 1:]].sum() / count], rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_the_command_takes_languages(run, folder):
     code, out, err = run("translate", folder, "the dog", "--source-lang", "eng_Latn", "--target-lang", "fra_Latn")
     assert (code, err) == (0, "")

@@ -66,6 +66,7 @@ def finished(text, tmp_path_factory):
     return folder, train(language_model(text), folder)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(families.TEXTS, 0, of=3))
 def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     config = find_preset(name)()
@@ -81,6 +82,7 @@ def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     assert sized(config, own) == config
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(families.IMAGES, 0, of=3))
 def test_every_preset_of_pictures_is_sized_by_the_data(name):
     config = find_preset(name)()
@@ -123,6 +125,7 @@ def test_a_run_ends_with_an_export_a_report_and_what_its_evaluators_say(finished
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.rotates
 def test_a_run_is_opened_by_what_its_folder_says(finished):
     folder, model = finished
     run = open_run(folder)
@@ -222,6 +225,7 @@ def translated(tmp_path_factory):
     return folder, train(tiny_translation(search=SEARCH), folder)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("transformer", "train", "[`translate_text`](../experiments/translate_text.py)")
 def test_a_translator_is_exported_as_marian_and_computes_the_same(translated):
     folder, model = translated

@@ -42,6 +42,7 @@ def test_a_run_is_reported_and_translates(finished):
     assert [len(each) for each in found] == [1, 1]
 
 
+@pytest.mark.rotates
 def test_what_it_looks_at_is_drawn(finished):
     translator, _ = open_translator(finished[0])
     (cross,) = attention_maps(translator, [5, 6, 7], [8, 9])

@@ -78,6 +78,7 @@ def records(folder):
     return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [v if v == "mae" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS])
 @pytest.mark.proves("vit_mae", "train", "[`self_supervised`](../experiments/self_supervised.py)")
 @pytest.mark.proves("learning without labels", "eleven methods, from images to an export and what it is worth")
@@ -105,6 +106,7 @@ def whole(request, tmp_path_factory):
     return folders
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("learning without labels", "a resumed run bit for bit, with queue, teacher, centres and views")
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole):
     """Views, masks and the order of keys are drawn again, queue, teacher and centres are where they were."""

@@ -74,6 +74,7 @@ def finished(request, root, tmp_path_factory):
     return request.param, folder
 
 
+@pytest.mark.rotates
 def test_a_run_is_scored_and_reported(finished):
     name, folder = finished
     (test,) = (each for each in records(folder) if each["split"] == "test")
@@ -107,6 +108,7 @@ def test_a_run_goes_on_bit_for_bit(finished, root, tmp_path, capsys):
     assert last[0] == last[1][-len(last[0]) :]
 
 
+@pytest.mark.rotates
 def test_summarise_and_evaluate_use_a_run(finished, root, tmp_path, run):
     name, folder = finished
     first = json.loads((root / "test.jsonl").read_text().splitlines()[0])
@@ -129,6 +131,7 @@ def test_summarise_and_evaluate_use_a_run(finished, root, tmp_path, run):
     assert measured["rouge1"] == pytest.approx(test["rouge1"])
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_summarised_is_named(finished, tmp_path, run):
     name, folder = finished
     (tmp_path / "empty.txt").write_text(" \n")

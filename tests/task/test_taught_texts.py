@@ -101,6 +101,7 @@ def mask_of(batch):
     return np.arange(batch["inputs"]["tokens"].shape[1]) < batch["inputs"]["lengths"][:, None]
 
 
+@pytest.mark.rotates
 def test_the_teacher_says_what_transformers_would_be_given(root, tmp_path, teacher):
     found = opened(root, tmp_path, teacher, hide=0.2)
     batch = found.batches.make(3)
@@ -125,6 +126,7 @@ def test_the_teacher_says_what_transformers_would_be_given(root, tmp_path, teach
     np.testing.assert_allclose(found.batches.make(3)["teacher"]["key"]["-1"], said["key"]["-1"][2:], atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_the_teacher_scores_the_masked_tokens(tmp_path):
     (tmp_path / "lines.tsv").write_text("\n".join(LINES) + "\n")
     teacher = saved(tmp_path / "teacher", masked=True)
@@ -140,6 +142,7 @@ def test_the_teacher_scores_the_masked_tokens(tmp_path):
     np.testing.assert_allclose(batch["teacher"]["logits"][there], expected[there], atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("made", "objective", "message"), [
     ({"names": ("good", "bad")}, LAYERS, r"must tell 2 classes \(bad, good\), .*teacher tells 2 classes \(good, bad\)"),
     ({"masked": True}, LAYERS, "to classify takes a checkpoint that can, got a BertForMaskedLM"),
@@ -198,6 +201,7 @@ def test_a_student_goes_on_as_if_it_had_not_stopped(root, teacher, finished, tmp
     assert losses(tmp_path) == losses(finished)
 
 
+@pytest.mark.rotates
 def test_a_student_is_exported_with_its_own_depth(finished):
     exported = hub.load(finished / "export")
     assert exported.config["num_hidden_layers"] == 2

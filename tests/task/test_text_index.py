@@ -39,6 +39,7 @@ def index(embedder, documents):
     return index_documents(embedder, documents, TextIndexConfig(passages=CUT), name="mine")
 
 
+@pytest.mark.rotates
 def test_passages_are_found_by_the_cosine_of_their_vectors(index, embedder, documents):
     texts = {each.name: each.text for each in documents}
     assert all(texts[each.document][each.start : each.end] == each.text for each in index.passages)

@@ -42,6 +42,7 @@ def run(tmp_path_factory):
     return root / "run"
 
 
+@pytest.mark.rotates
 def test_a_run_ranks_passages(run):
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     exported = open_checkpoint(str(run))

@@ -95,6 +95,7 @@ def test_a_sound_at_another_rate_is_heard_as_the_resampled_one(whisper):
     assert given == same
 
 
+@pytest.mark.rotates
 def test_a_checkpoint_of_another_kind_is_refused(whisper):
     with pytest.raises(
         ValueError, match="a recording needs a feature extractor, the checkpoint has no preprocessor_config"

@@ -77,6 +77,7 @@ def test_it_is_what_a_loop_over_numbers_does(steps):
         assert smallest < np.sort(np.abs(KERNEL), axis=None)[int(0.7 * 24)]  # which magnitude had not kept
 
 
+@pytest.mark.rotates
 def test_a_run_that_is_cut_goes_on_as_if_it_were_not(tmp_path):
     config = SparsityConfig(share=0.8, end=15, every=2, by="movement")
     whole, _ = language_model(config, 20)

@@ -33,6 +33,7 @@ def test_of_every_few_inputs_the_largest_stay(block):
     assert (np.where(kept, sizes, np.inf).min(2) >= np.where(kept, 0, sizes).max(2)).all()
 
 
+@pytest.mark.rotates
 def test_zeros_grow_by_the_schedule_and_stay():
     config = SparsityConfig(share=0.8, begin=2, end=10, every=4)
     for steps, expected in ((2, 0.0), (7, 0.8 * (1 - 0.5**3)), (11, 0.8), (20, 0.8)):

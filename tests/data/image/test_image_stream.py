@@ -99,6 +99,7 @@ def test_batches_do_not_depend_on_threads(make):
     assert_same(take(make(threads=1), 6), take(make(threads=7, prefetch=3), 6))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("count", [2, 4])
 def test_processes_lay_out_parts_of_the_same_batch(make, count):
     parts = [take(make(process_index=index, process_count=count), 4) for index in range(count)]

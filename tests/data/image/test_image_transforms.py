@@ -82,6 +82,7 @@ GEOMETRY = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", GEOMETRY)
 @settings(max_examples=15)
 @given(height=sides, width=sides, seed=st.integers(0, 9))

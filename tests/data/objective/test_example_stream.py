@@ -74,6 +74,7 @@ def test_processes_hold_contiguous_rows_of_the_same_batches(make, count):
     assert_same(joined, take(make(), 8))
 
 
+@pytest.mark.rotates
 @STREAMS
 @pytest.mark.parametrize("step", [0, 1, 17])
 def test_resuming_is_continuing(make, step):
