@@ -31,6 +31,7 @@ from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import Spec, longest, sized
 from flax_transformer.task.start import StartConfig, load_start
+from flax_transformer.task.warm_start import take_tokenizer, warm_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
@@ -57,6 +58,9 @@ class Recipe(Experiment):
     """The model type of the checkpoint that a new model is exported as, such as bert; one of no family is not."""
     init: str = ""
     """Checkpoint to begin with, a folder or hub id, or the `export` of a run; a new model if empty."""
+    warm_start: str = ""
+    """Folder of a run whose tokenizer a new model has, and with whose parameters it begins wherever path and shape are
+    the same, as a student does with its teacher's encoder; none if empty."""
     lora: LoraConfig | None = None
     """Train low-rank factors of the checkpoint's kernels in place of the kernels."""
     quantization: Quantization = Quantization(weights=None)
@@ -86,6 +90,8 @@ class Recipe(Experiment):
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
         if not self.init:
             _check_length(self.examples, self.model)
+        elif self.warm_start:
+            raise ValueError(f"training begins with a checkpoint or a run, got init={self.init}, warm_start={self.warm_start}")
 
     def _check_own_step(self) -> None:
         """Refuse what changes the one step of a model, where the objective has a step of its own."""
@@ -94,7 +100,7 @@ class Recipe(Experiment):
         changes = {
             "lora": self.lora is not None, "quantization.weights": self.quantization.weights is not None,
             "optimizer.trainable": self.optimizer.trainable, "optimizer.sparsity": self.optimizer.sparsity.changes,
-            "init": self.init, "train.accumulate": self.train.accumulate > 1,
+            "init": self.init, "warm_start": self.warm_start, "train.accumulate": self.train.accumulate > 1,
         }  # fmt: skip
         if given := [name for name, changed in changes.items() if changed]:
             raise ValueError(f"{type(self.objective).__name__} trains by a step of its own, got {', '.join(given)}")
@@ -137,6 +143,8 @@ class Recipe(Experiment):
             raise ValueError(f"family must be one of {', '.join(families())}, or empty, got {self.family!r}")
         if not self.exports and (asking := [each for each in self.evaluators if each.exported]):
             raise ValueError(f"{type(asking[0]).__name__} tests a checkpoint, which takes a family, got an empty one")
+        if self.warm_start:
+            take_tokenizer(self.warm_start, folder)
         context = Context(
             folder=folder,
             seed=self.train.seed,
@@ -179,6 +187,8 @@ class _Run:
         """Make what training needs."""
         recipe, objective = self.recipe, self.recipe.objective
         model, before = (None, {}) if self.known is None else (self.known.model, {})
+        if recipe.warm_start:
+            model = warm_start(jax.jit(self.init)(jax.random.key(recipe.train.seed)), recipe.warm_start)
         if recipe.lora is not None:
             if recipe.quantization.weights is not None and not quantized_kernels(model):
                 model = quantize_model(model, recipe.quantization)
