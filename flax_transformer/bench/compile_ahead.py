@@ -32,6 +32,7 @@ from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program
 from flax_transformer.bench.workload import Facts, Size, Workload, program_facts
 from flax_transformer.frozen import frozen
+from flax_transformer.ops import watch_attention
 from flax_transformer.parallel import batch_sharding, collectives, hlo, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
 from flax_transformer.task.command import split_target
@@ -102,6 +103,8 @@ class Compiled:
     """`product.Products` as dictionaries."""
     kernels: int = 0
     """Written in Pallas, as those of splash attention, or cuDNN's."""
+    attention: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each kind of call that is written into the program, what each backend says: see `ops.watch_attention`."""
     workspace: int = 0
     """What cuDNN will ask for beside, by `kernel.workspace`; none on TPUs."""
     collectives: tuple[dict[str, Any], ...] = ()
@@ -223,13 +226,15 @@ def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> di
     if case.what != "train" and (case.programs or isinstance(found, Program)):
         kind = "a function is one program" if isinstance(found, Program) else "training steps alone are kept"
         raise ValueError(f"{kind}, got {case.what} of {case.target}")
-    if isinstance(found, Program):
-        lowered = _lower_program(case.target, found, topology, case.mesh)
-    elif case.what == "train":
-        lowered = _lower_training(found, topology, case.mesh)
-    else:
-        lowered = _lower_inference(found, case.what, topology, case.mesh)
-    return _answer(*lowered, topology, kept, fresh=fresh, programs=case.programs)
+    with watch_attention() as attention:
+        if isinstance(found, Program):
+            known, lowered, mesh = _lower_program(case.target, found, topology, case.mesh)
+        elif case.what == "train":
+            known, lowered, mesh = _lower_training(found, topology, case.mesh)
+        else:
+            known, lowered, mesh = _lower_inference(found, case.what, topology, case.mesh)
+    known |= {"attention": attention}
+    return _answer(known, lowered, mesh, topology, kept, fresh=fresh, programs=case.programs)
 
 
 def _lower_training(

@@ -31,8 +31,6 @@ the times are what the data sheets allow. Too much memory is not refused by this
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
 
-NOT_FUSED = "not fused; flax_transformer.ops.explain_attention says of a call, by its shapes, why"
-
 
 @frozen
 class Bounds:
@@ -321,4 +319,8 @@ def _kernels(found: CompiledPlan) -> tuple[str, str]:
     known, gpus = found.compiled, found.topology.platform == "cuda"
     if known.parameters is None:
         return "kernels", f"{known.kernels} in Pallas{' or of cuDNN' if gpus else ''}"
-    return "attention", f"{'cuDNN' if gpus else 'splash'}, {known.kernels} kernels" if known.kernels else NOT_FUSED
+    name = "cudnn" if gpus else "splash"
+    if known.kernels:
+        return "attention", f"{'cuDNN' if gpus else name}, {known.kernels} kernels"
+    reasons = dict.fromkeys(verdicts[name].removeprefix("cannot: ") for verdicts in known.attention.values())
+    return "attention", f"not fused by {'cuDNN' if gpus else name}: {'; '.join(reasons) or 'there is none'}"

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
     import tyro
 
     from flax_transformer.cli.audio import transcribe
-    from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
+    from flax_transformer.cli.bench import bench, bench_attention, bench_variants, explain_attention, presets, sharding
     from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
     from flax_transformer.cli.classify import classify
     from flax_transformer.cli.compress import compress
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    measures = (presets, sharding, bench, bench_attention, bench_variants)
+    measures = (presets, sharding, bench, bench_attention, bench_variants, explain_attention)
     runs = (translate, translate_image, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
     checkpoints = (*texts, caption, detect, transcribe, explore, convert, push)

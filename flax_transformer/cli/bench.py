@@ -1,4 +1,6 @@
-"""Commands that measure models, on a mesh or none: `presets | sharding | bench | bench-attention | bench-variants`."""
+"""Commands that measure models, on a mesh or none: `presets | sharding | bench | bench-attention | bench-variants |
+explain-attention`.
+"""
 
 import sys
 from dataclasses import asdict, dataclass
@@ -152,6 +154,36 @@ def bench(
         say(f"\n{record.compare(before)}")
     if record.faults:
         raise RecompiledError("; ".join(record.faults))
+
+
+def explain_attention(
+    target: Folder,
+    options: Options = (),
+    /,
+    size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
+    what: Literal["forward", "train", "decode"] = "forward",
+    mesh: Mesh = Mesh(),
+) -> None:
+    """Say which kernel serves each attention of a model on the devices here, and why others cannot; nothing runs.
+
+    Args:
+      target: What bench takes.
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
+      size: Shapes and type.
+      what: The program.
+      mesh: Devices to spread over; the experiment's own, or all, by default.
+    """
+    from flax_transformer.bench.attention_choice import attention_choices, render_choices
+    from flax_transformer.bench.run import exit_on_error
+    from flax_transformer.bench.workload import Size as Checked
+    from flax_transformer.parallel import MeshConfig
+    from flax_transformer.task.command import spelled
+
+    with exit_on_error():
+        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        target, options = spelled(target, options)
+        choices = attention_choices(target, Checked(**asdict(size)), what, devices, options)
+    print(render_choices(choices))
 
 
 @dataclass(frozen=True)

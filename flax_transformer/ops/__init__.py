@@ -3,7 +3,7 @@
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention.call import Call
 from flax_transformer.ops.attention.capped import CappedAttention, soft_cap
-from flax_transformer.ops.attention.dispatch import BACKENDS, attention, explain_attention
+from flax_transformer.ops.attention.dispatch import BACKENDS, attention, explain_attention, watch_attention
 from flax_transformer.ops.attention.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.attention.equal_heads import equal_heads
 from flax_transformer.ops.attention.fixed_sparse import FixedAttention
@@ -114,5 +114,6 @@ __all__ = [
     "spectrum_rank",
     "spread",
     "take_rows",
+    "watch_attention",
     "widen",
 ]

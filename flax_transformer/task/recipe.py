@@ -91,7 +91,9 @@ class Recipe(Experiment):
         if not self.init:
             _check_length(self.examples, self.model)
         elif self.warm_start:
-            raise ValueError(f"training begins with a checkpoint or a run, got init={self.init}, warm_start={self.warm_start}")
+            raise ValueError(
+                f"training begins with a checkpoint or a run, got init={self.init}, warm_start={self.warm_start}"
+            )
 
     def _check_own_step(self) -> None:
         """Refuse what changes the one step of a model, where the objective has a step of its own."""

@@ -115,6 +115,18 @@ def test_each_kind_of_product_is_bounded_by_its_own_peak():
     assert made.record["read_each"] == 250
 
 
+def test_attention_that_is_not_fused_says_why():
+    seen = {f"call {n}": {"splash": f"cannot: reason {n // 2}", "xla": "chosen"} for n in range(3)}
+    text = render(
+        CompiledPlan(case=replace(DECODE, what="forward"), compiled=replace(COMPILED, kernels=0, attention=seen))
+    )
+    assert "not fused by splash: reason 0; reason 1" in text
+    none = render(
+        CompiledPlan(case=replace(DECODE, what="forward"), compiled=replace(COMPILED, kernels=0, attention={}))
+    )
+    assert "not fused by splash: there is none" in none
+
+
 def test_a_plan_of_training_says_nothing_of_products():
     text = render(CompiledPlan(case=replace(DECODE, what="train"), compiled=replace(COMPILED, products=())))
     assert "product" not in text

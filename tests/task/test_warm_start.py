@@ -17,7 +17,9 @@ from tests.recipe import tiny_translation
 from tests.task.test_parallel_translation import recipe
 
 pytestmark = [
-    pytest.mark.proves("warm start", "parameters of the same path and shape, to the bit; the tokenizer; what is refused"),
+    pytest.mark.proves(
+        "warm start", "parameters of the same path and shape, to the bit; the tokenizer; what is refused"
+    ),
     pytest.mark.rotates,
 ]
 

@@ -79,6 +79,15 @@ class Call:
         if self.dropout is not None and self.dropout.rate == 0:
             object.__setattr__(self, "dropout", None)
 
+    def __str__(self) -> str:
+        """Describe shapes, the number format, and what else the call needs."""
+        *batch, T, N, H = self.q.shape
+        S, K = self.k.shape[-3:-1]
+        rows = " × ".join(map(str, batch)) or "1"
+        words = (FEATURES[name] for name in FEATURES if name in self.features)
+        said = f"{rows} rows, {T} queries, {S} keys, {N} heads of width {H}, {K} of keys, {self.q.dtype}"
+        return ", ".join([said, *words])
+
     @property
     def lengths(self) -> tuple[int, int]:
         """T and S, the numbers of queries and of keys."""

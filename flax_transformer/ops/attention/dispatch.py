@@ -5,7 +5,9 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import jax
 from jaxtyping import Array, Float
@@ -78,7 +80,28 @@ def attention(
     name = _choose(call) if backend == "auto" else backend
     if name not in BACKENDS:
         raise ValueError(f"an attention backend must be one of {', '.join(['auto', *BACKENDS])}, got {backend!r}")
+    if (seen := _watching.get()) is not None:
+        seen[str(call)] = _verdicts(call, BACKENDS[name], BACKENDS)
     return BACKENDS[name].serve(call)
+
+
+_watching: ContextVar[dict[str, dict[str, str]] | None] = ContextVar("watching", default=None)
+
+
+@contextmanager
+def watch_attention() -> Iterator[dict[str, dict[str, str]]]:
+    """Collect how calls of `attention` are served that are traced, or run, within a `with` block.
+
+    Yields:
+      A dictionary that fills: of each kind of call, in words, what `explain_attention` says of each backend. What JAX
+      has traced before, and knows, is not seen again.
+    """
+    seen: dict[str, dict[str, str]] = {}
+    token = _watching.set(seen)
+    try:
+        yield seen
+    finally:
+        _watching.reset(token)
 
 
 def explain_attention(
@@ -107,12 +130,17 @@ def explain_attention(
     blockwise  can
     """
     call = Call(q, k, v, mask, bias, scale, dropout)
-    chosen = BACKENDS[_choose(call)]
-    lines = []
-    for name, function in functions.items():
-        reason = function.refuses(call)
-        lines.append(f"{name:<11}{f'cannot: {reason}' if reason else 'chosen' if function is chosen else 'can'}")
-    return "\n".join(lines)
+    verdicts = _verdicts(call, BACKENDS[_choose(call)], functions)
+    return "\n".join(f"{name:<11}{verdict}" for name, verdict in verdicts.items())
+
+
+def _verdicts(call: Call, chosen: AttentionFunction, functions: Mapping[str, AttentionFunction]) -> dict[str, str]:
+    """Say of functions, by name, whether they can serve a call."""
+    reasons = {name: function.refuses(call) for name, function in functions.items()}
+    return {
+        name: f"cannot: {reason}" if reason else "chosen" if functions[name] is chosen else "can"
+        for name, reason in reasons.items()
+    }
 
 
 def _choose(call: Call) -> str:
