@@ -70,7 +70,7 @@ def mask_predict(predict: Predict, lengths: Int[Array, "B W"], config: Parallel)
     no length is more.
 
     Args:
-      predict: `predict(tokens [R, M], lengths [R]) -> logits [R, M, V]` of every position, of M = `max_length` or fewer;
+      predict: `predict(tokens [R, M], lengths [R]) -> logits [R, M, V]` of every position, M `max_length` or fewer;
         row b·W + w is length w of batch row b. Tokens from a row's length on are padding.
       lengths: of the targets, 1 to `max_length`.
 

@@ -183,21 +183,6 @@ def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tu
     return found
 
 
-def layers_in_turns(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
-    """Name what layers were given as `layers_of` does, of one stack whose layers take turns.
-
-    Its loop marks each turn by itself, on an axis of its rounds; the layers that are left come after it, one by one.
-    """
-    ranks = {"hidden_states": output.last_hidden_state.ndim, "attention_weights": output.last_hidden_state.ndim + 1}
-    return layers_of({name: _in_order(values, ranks[name]) for name, values in seen.items() if name in ranks}, output)
-
-
-def _in_order(values: list[Array], rank: int) -> list[Array]:
-    turns = [value for value in values if value.ndim > rank]
-    rounds = [list(each) for each in zip(*turns, strict=True)]
-    return [each[None] for each in (*chain(*rounds), *(value for value in values if value.ndim == rank))]
-
-
 def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:
     """Find the last position that is not the padding token, as Hugging Face does to classify by it.
 

@@ -17,6 +17,7 @@ from flax_transformer.nn.check import check_depth, check_stateless
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.nn.remat import REMAT, check_remat
 from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.marked import in_turns
 from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
 
@@ -326,6 +327,10 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Any, layers: list)
     if period == 1:
         return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
     depth = stack_depth(layers[0])
+    return in_turns(partial(_scan_rounds, period, depth, unroll, step), depth, period)(x, layers)
+
+
+def _scan_rounds(period: int, depth: int, unroll: int | bool, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
     whole = depth - depth % period
 
     def together(x: Any, layers: list) -> tuple[Any, Any]:

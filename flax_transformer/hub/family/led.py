@@ -2,10 +2,6 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from flax_transformer.hub.call import ModelOutput, layers_of
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family.bart import ANSWERS, GENERATION, MODEL, TABLE, architectures
 from flax_transformer.hub.family.longformer import read_windows, with_global_positions, write_windows
@@ -17,9 +13,6 @@ from flax_transformer.hub.table import Table, linear
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.led import led_large_16384
 from flax_transformer.nn import with_fields
-
-DECODED = {"hidden_states": 1, "attention_weights": 2}
-"""How many arrays there are of the decoder's layers, after those of the encoder's, one for each of its windows."""
 
 
 def _reads(fields: Fields) -> dict[str, Any]:
@@ -46,15 +39,6 @@ CONFIG = ConfigTable(
 read = CONFIG.read
 
 
-def by_side(seen: dict[str, list[jax.Array]], output: ModelOutput) -> dict[str, Any]:
-    """Name what layers of either side were given, and their attention weights, as `layers_in_turns` has those."""
-    whole = {}
-    for name, each in seen.items():
-        turns, decoded = each[: -DECODED[name]], each[-DECODED[name] :]
-        whole[name] = [jnp.stack(turns, 1).reshape(-1, *turns[0].shape[1:]), *decoded]
-    return layers_of(whole, output)
-
-
 def _attention() -> Table:
     ours, theirs = "encoder.blocks.attention", "encoder.layers.{}.self_attn"
     rows = linear(f"{ours}.out", f"{theirs}.output", inputs=2)
@@ -69,7 +53,6 @@ FAMILIES = {
         model_type="led",
         architectures=architectures(
             "LED", read, (GENERATION, MODEL, ANSWERS), inputs=LONG_TEXT_TO_TEXT, prepare=with_global_positions,
-            layers=by_side,
         ),
         table=(
             *(row for row in TABLE if not row.theirs.startswith("encoder.layers.{}.self_attn.")),

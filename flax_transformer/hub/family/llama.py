@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span, layers_in_turns
+from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.layer_types import FULL, SLIDING, Window, read_window, write_window
@@ -204,16 +204,14 @@ def architectures(
     read = config.read
     score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
     last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
-    usual = {"layers": layers_in_turns}
-    above = {"at": "backbone.", "ignored": (unread,), **usual}
+    above = {"at": "backbone.", "ignored": (unread,)}
     return {
         "ForCausalLM": Architecture(
             read, causal_lm, embedding("head.token", "lm_head") if output is None else output,
-            uses=("text-generation",), **usual,
+            uses=("text-generation",),
         ),
         "Model": Architecture(
             partial(_headless, read), causal_model, base=True, ignored=(unread,), uses=("feature-extraction",),
-            **usual,
         ),
         "ForSequenceClassification": Architecture(
             last, causal_classifier, score, **above, uses=("classification",)

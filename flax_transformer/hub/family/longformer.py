@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.hub.call import (
-    ModelOutput,
     encoder_classifier,
     encoder_lm,
     encoder_span,
-    layers_of,
     multiple_choice,
     pooled_encoder,
 )
@@ -129,18 +127,9 @@ def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[st
     return prepare
 
 
-def layers_in_turns(seen: dict[str, list[jax.Array]], output: ModelOutput) -> dict[str, Any]:
-    """Name what layers were given, and their attention weights, which lie by the window that they have.
-
-    Weights are those of all positions [B, N, T, T]; `transformers` gives those of a window, and of global tokens.
-    """
-    whole = {name: [jnp.stack(each, 1).reshape(-1, *each[0].shape[1:])] for name, each in seen.items()}
-    return layers_of(whole, output)
-
-
 def _long(architecture: Architecture, prepare: Callable[..., dict[str, Any]] = with_global_positions) -> Architecture:
     inputs = replace(LONG_TEXT, order=architecture.inputs.order)
-    return replace(architecture, inputs=inputs, prepare=prepare, layers=layers_in_turns)
+    return replace(architecture, inputs=inputs, prepare=prepare)
 
 
 TABLE = (
