@@ -69,7 +69,7 @@ def test_a_run_that_began_so_goes_on_bit_for_bit(teacher, tmp_path):
 def test_what_cannot_be_a_start_is_refused(teacher, tmp_path):
     with pytest.raises(FolderError, match="nothing"):
         opened(replace(student(teacher), warm_start=str(tmp_path / "nothing")), tmp_path / "a")
-    with pytest.raises(ValueError, match="same path and shape, .* has none of this model"):
+    with pytest.raises(ValueError, match=r"same path and shape, .* has none of this model"):
         warm_start({"encoder": np.ones(3)}, str(teacher))
     with pytest.raises(ValueError, match="begins with a checkpoint or a run, got init=x, warm_start="):
         student(teacher, init="x")
