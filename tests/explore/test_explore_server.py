@@ -11,6 +11,7 @@ import pytest
 
 from flax_transformer.report.explore import explore_page
 from flax_transformer.task.explore import server
+from flax_transformer.task.explore.explorer import Explorer
 
 pytest.importorskip("starlette")
 uvicorn = pytest.importorskip("uvicorn")
@@ -22,10 +23,11 @@ HOSTILE = [
 FACTS = {"name": "m", "architecture": "A", "reads": ["text"], "text": True, "file": False, "ids": False}
 
 
-class Asked:
+class Asked(Explorer):
     """A model that answers with what it is asked."""
 
-    first = MappingProxyType({})
+    def __init__(self):
+        self.first = MappingProxyType({})
 
     def facts(self):
         return FACTS

@@ -11,7 +11,7 @@ from flax_transformer.inside import value_weighted_norms
 from flax_transformer.ops import capture_all
 from flax_transformer.report.explore import explore_page
 from flax_transformer.task.explore.case import case_of_arrays, make_case, repeated_tokens
-from flax_transformer.task.explore.explorer import Explorer
+from flax_transformer.task.explore.explorer import KEPT, Explorer
 from flax_transformer.task.explore.page import all_views, write_page
 from flax_transformer.task.explore.program import of_inputs
 from flax_transformer.task.explore.server import to_json
@@ -143,6 +143,17 @@ def test_patching_the_first_states_of_another_text_gives_its_answer(gpt2):
     assert traced["p"][0][0] == pytest.approx(traced["own"], abs=1e-3)
     patched = explorer.ask("look", {**both, "off": {"patches": [[0, 0, 8]]}})
     assert patched["answer"]["after"]["tops"][-1][0]["name"] == traced["answer"]
+
+
+def test_what_was_given_is_kept_however_much_is_asked(gpt2, monkeypatch):
+    """A page asks for its first file by name alone."""
+    monkeypatch.setattr("flax_transformer.task.explore.explorer.make_case", lambda *_: object())
+    explorer, given, first = Explorer(gpt2[0].program.pretrained), object(), {"input": {"file": "page"}}
+    explorer.keep(first["input"], given)
+    made = [explorer.case({"input": {"text": str(i)}}) for i in range(KEPT + 1)]
+    assert explorer.case(first) is given
+    assert explorer.case({"input": {"text": str(KEPT)}}) is made[-1]
+    assert explorer.case({"input": {"text": "0"}}) is not made[0]
 
 
 def test_a_page_without_a_server_holds_every_view(gpt2, tmp_path):

@@ -73,6 +73,7 @@ class Explorer:
         self.program, self.name = Program(pretrained), name
         self.first: Mapping[str, Any] = {}
         """What the page shows before anything is asked: see `page.first_views`."""
+        self._given: dict[str, Case] = {}
         self._cases: OrderedDict[str, Case] = OrderedDict()
         self._lock = Lock()
 
@@ -111,6 +112,8 @@ class Explorer:
         """Return the inputs that a request names; they are made once."""
         asked = request.get(which) or {}
         key = _key(asked)
+        if key in self._given:
+            return self._given[key]
         if key not in self._cases:
             text, written, file = str(asked.get("text", "")), asked.get("written"), asked.get("file")
             if isinstance(file, str):
@@ -119,15 +122,15 @@ class Explorer:
                 except ValueError as error:
                     raise ValueError("a file must be base64, got something else") from error
             written = None if written is None else [int(token) for token in written]
-            self.keep(asked, make_case(self.program.pretrained, text, file or None, written))
+            self._cases[key] = make_case(self.program.pretrained, text, file or None, written)
         self._cases.move_to_end(key)
+        while len(self._cases) > KEPT:
+            self._cases.popitem(last=False)
         return self._cases[key]
 
     def keep(self, asked: Mapping[str, Any], case: Case) -> None:
-        """Remember inputs as what a request asks for, in place of the oldest where there are many."""
-        self._cases[_key(asked)] = case
-        while len(self._cases) > KEPT:
-            self._cases.popitem(last=False)
+        """Remember inputs as what a request asks for, such as a file that no page sends."""
+        self._given[_key(asked)] = case
 
     def look(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return attention, answers and what switches have changed."""
