@@ -30,10 +30,10 @@ from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig,
 
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
-        vocab=8_192, embed=64, position="learned", max_length=512, types=2, norm=1e-12, scaled=False, dropout=0.1
+        vocab=8_192, embed=128, position="learned", max_length=512, types=2, norm=1e-12, scaled=False, init_std=0.02
     ),
     block=transformer_block(
-        embed=64, heads=4, inner=128, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
+        embed=128, heads=4, inner=256, norm_eps=1e-12, activation="gelu", init_std=0.02
     ),
     depth=2,
 )  # fmt: skip
