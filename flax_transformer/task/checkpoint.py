@@ -175,7 +175,7 @@ def _processor_of(pretrained: Pretrained, rule: str) -> Any:
 
 def positions_of(config: Any) -> int | None:
     """Find how many positions a model's config has room for; None where it sets no limit."""
-    for name in ("backbone", "encoder"):
+    for name in ("backbone", "encoder", "question"):
         inner = getattr(config, name, None)
         if hasattr(inner, "embedding") or hasattr(inner, "backbone"):
             return positions_of(inner)

@@ -160,7 +160,8 @@ class Recipe(Experiment):
         return run.task()
 
     def _start(self, opened: Opened) -> hub.Pretrained:
-        return load_start(self.init, opened.spec, self.model, seed=self.train.seed, keep=self.lora is not None)
+        start = getattr(self.examples, "start", load_start)
+        return start(self.init, opened.spec, self.model, seed=self.train.seed, keep=self.lora is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ def start_letters(name: str) -> HubTokenizer | None:
     return tokenizer
 
 
-def _stated(name: str) -> Mapping[str, Any]:
+def stated_fields(name: str) -> Mapping[str, Any]:
     """Read what a checkpoint says it is, modules on top of it included."""
     folder = find_folder(name)
     if is_sentence_folder(folder):
@@ -143,12 +143,12 @@ def start_processor(name: str) -> ImageProcessor:
 
 def start_inputs(name: str) -> Signature:
     """Return what a checkpoint is given, a folder or hub id."""
-    return find_family(_stated(name))[1].inputs
+    return find_family(stated_fields(name))[1].inputs
 
 
 def start_uses(name: str) -> tuple[str, ...]:
     """Return what a checkpoint can do, a folder or hub id."""
-    return find_family(_stated(name))[1].uses
+    return find_family(stated_fields(name))[1].uses
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
@@ -166,7 +166,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     Raises:
       ValueError: a checkpoint whose family can do no such thing.
     """
-    config = _stated(name)
+    config = stated_fields(name)
     changed = {key: value for key, value in spec.fields.items() if key not in config}
     changed |= _rates(config, like) | _images(config, spec, name) | _letters(spec)
     if spec.classes:

@@ -10,10 +10,11 @@ from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import TEXT, Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Table, linear
+from flax_transformer.hub.table import Table, linear, under
 from flax_transformer.models.padded import Padded
 from flax_transformer.models.text.passage_reader import PassageReaderConfig, passage_reader
 from flax_transformer.models.text.sentence import DenseConfig, SentenceEncoderConfig, sentence_encoder
+from flax_transformer.models.text.two_encoders import two_encoders
 from flax_transformer.ops.split_keys import split_keys
 
 read = bert.CONFIG.read
@@ -52,20 +53,51 @@ def _read(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) 
     return replace(found, relevance_logits=model.relevance(found.last_hidden_state))
 
 
-def _of_texts(name: str) -> Architecture:
+def _of_texts(name: str, asks: str = "") -> Architecture:
     rows: Table = linear("head.dense_0", f"{name}.encode_proj")
     return Architecture(
         _encoder, _embedded, rows, _projection, at="backbone.", prefix=f"{name}.bert_model.",
-        ignored=(rf"^{name}\.bert_model\.pooler\.",), uses=("sentence-similarity",),
+        ignored=(*_pooler(name), *_others(name)), uses=("sentence-similarity",), dot=True, asks=asks,
     )  # fmt: skip
+
+
+def _pooler(*names: str) -> tuple[str, ...]:
+    return tuple(rf"^{name}\.bert_model\.pooler\." for name in names)
+
+
+def _others(name: str) -> tuple[str, ...]:
+    return tuple(rf"^{other}\." for other in SIDES.values() if other != name)
+
+
+def _both(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Return vectors of texts as questions, which is what is searched by; `task.encoder_side` has either side."""
+    return _embedded(model.question, inputs, key, fields)
+
+
+SIDES = {"question": "question_encoder", "passage": "ctx_encoder"}
+"""Our name of each encoder, and what its tensors begin with."""
+
+
+def _both_rows() -> Table:
+    rows: Table = ()
+    for side, name in SIDES.items():
+        rows += under(bert.TABLE, f"{side}.backbone.", f"{name}.bert_model.")
+        rows += linear(f"{side}.head.dense_0", f"{name}.encode_proj")
+    return rows
 
 
 FAMILIES = {
     "dpr": Family(
         model_type="dpr",
         architectures={
-            "DPRQuestionEncoder": _of_texts("question_encoder"),
+            "DPRQuestionEncoder": _of_texts("question_encoder", asks="DPRContextEncoder"),
             "DPRContextEncoder": _of_texts("ctx_encoder"),
+            "DPREncoders": Architecture(
+                lambda fields: two_encoders(_encoder(fields)), _both, _both_rows(),
+                lambda config: _projection(config.question), ignored=_pooler(*SIDES.values()),
+                uses=("passage-retrieval",), dot=True,
+                sides={"question": "DPRQuestionEncoder", "passage": "DPRContextEncoder"},
+            ),
             "DPRReader": Architecture(
                 _reader, _read,
                 (
