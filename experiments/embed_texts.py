@@ -15,9 +15,9 @@ ranking), and once more by the first 64, 32 and 16 numbers of each vector (Matry
 `scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `tokens` gives each token a
 vector and compares texts token by token (ColBERT), to rank passages: `ask --ranker` takes the run. `towers` has an
 encoder of questions and one of passages (DPR), compared by inner products, which both begin with `--init`, a BERT;
-`index`, `search` and `ask` take the run, and its export has a folder of either for transformers. `finetune` goes on with
-any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers
-opens, of `tokens` one of ColBERT's form.
+`index`, `search` and `ask` take the run, and its export has a folder of either for transformers. `finetune` goes on
+with any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that
+sentence-transformers opens, of `tokens` one of ColBERT's form.
 
 Without a folder it learns which function of Python's standard library a docstring is of: 4,720 pairs, 590 in the test.
 Of those the function is found at once by 45.42 % of the docstrings, among the first ten by 71.86 % (chance is 1.7 %),

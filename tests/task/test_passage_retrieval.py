@@ -11,15 +11,12 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text.passage import Document, PassageConfig
 from flax_transformer.hub.registry import families
-from flax_transformer.hub.sentence_folder import lengths_of
-from flax_transformer.models.preset import abstract
 from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.models.text.two_encoders import two_encoders
-from flax_transformer.nn import with_fields
 from flax_transformer.objective.sentence import embed_columns
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.embedding import embed
-from flax_transformer.task.passage_retrieval import encoder_side, load_pair, pair_of
+from flax_transformer.task.passage_retrieval import encoder_side, load_pair
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_index import TextIndexConfig, index_documents, load_index, search_index
 from tests.task.reading import WORDS, checkpoint, encoder
@@ -76,7 +73,7 @@ def test_both_begin_with_one_checkpoint(bert, tmp_path):
     assert same(load_pair(str(tmp_path / "pair"), SPEC, None, seed=0).model, pair.model)
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5/config.json").write_text('{"model_type": "t5", "architectures": ["T5Model"]}')
-    with pytest.raises(ValueError, match="two encoders begin with a BERT or with encoders of DPR, .* is a T5Model"):
+    with pytest.raises(ValueError, match=r"two encoders begin with a BERT or with encoders of DPR, .* is a T5Model"):
         load_pair(str(tmp_path / "t5"), SPEC, None, seed=0)
 
 
