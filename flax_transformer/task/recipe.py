@@ -29,7 +29,7 @@ from flax_transformer.task.model_card import write_card
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
-from flax_transformer.task.spec import Spec, longest, sized
+from flax_transformer.task.spec import Spec, longest, longest_sides, sized
 from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
 from flax_transformer.train.folder import RunFolder
@@ -85,7 +85,7 @@ class Recipe(Experiment):
         if watched and self.train.monitor not in self.better:
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
         if not self.init:
-            _check_length(self.examples, self.model)
+            check_length(self.examples, self.model)
 
     def _check_own_step(self) -> None:
         """Refuse what changes the one step of a model, where the objective has a step of its own."""
@@ -149,7 +149,7 @@ class Recipe(Experiment):
         check_held_out(self.evaluators, opened.held)
         known = self._start(opened) if self.init else None
         if known is not None:
-            _check_length(self.examples, known.model.cfg)
+            check_length(self.examples, known.model.cfg)
             _check_texts(opened.spec, known.model.cfg)
         config = sized(self.model, opened.spec) if known is None else known.model.cfg
         _check_objects(opened.spec, config)
@@ -286,9 +286,15 @@ def rows_of(mesh: MeshConfig) -> int:
     return math.prod(sizes)
 
 
-def _check_length(examples: Any, config: Any) -> None:
+def check_length(examples: Any, config: Any) -> None:
     """Refuse rows that are longer than a model has positions, and targets longer than it can tell."""
-    length, room = getattr(examples, "positions", None), longest(config)
+    sides = [getattr(examples, f"{side}_length", None) for side in ("source", "target")]
+    for side, length, room in zip(("source", "target"), sides, longest_sides(config), strict=True):
+        if None not in (*sides, room) and length > room:
+            raise ValueError(
+                f"rows must not be longer than the positions, got {side}_length={length}, {room} positions"
+            )
+    length, room = getattr(examples, "positions", None) if None in sides else None, longest(config)
     if length is not None and room is not None and length > room:
         raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
     tokens, known = getattr(examples, "tokens", None), getattr(config, "longest", None)
@@ -301,7 +307,7 @@ def _check_length(examples: Any, config: Any) -> None:
 
 def _check_texts(spec: Spec, config: Any) -> None:
     """Refuse texts that are longer than the positions of a checkpoint's model."""
-    room = longest(config)
+    room = longest_sides(config)[0]
     if spec.length is not None and room is not None and spec.length > room:
         raise ValueError(
             f"texts must not have more tokens than the checkpoint's model has positions, got up to {spec.length} with "

@@ -178,7 +178,8 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
-        architecture=own if own in able else able[0], config=changed, model=_computed(like), seed=seed,
+        architecture=own if own in able else able[0], config=changed, model=_computed(like) | _windowed(able[0]),
+        seed=seed,
         initialise=HEAD if spec.classes else tuple(each for use in spec.uses for each in HEADS.get(use, ())),
         ignore=() if own in able else OUTPUTS,
     )  # fmt: skip
@@ -208,6 +209,13 @@ def _computed(like: Any) -> dict[str, Any]:
         if values:
             (found[name],) = values
     return found
+
+
+def _windowed(architecture: str) -> dict[str, Any]:
+    """Let the first token of a source see all others, and they it, where one that writes sees windows (LED)."""
+    known = find_architecture(architecture)[1]
+    windowed = "global_attention_mask" in known.inputs.takes and "text2text-generation" in known.uses
+    return {"leading": 1} if windowed else {}
 
 
 def _letters(spec: Spec) -> dict[str, Any]:
