@@ -49,7 +49,7 @@ NEW = Recipe(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.3),
         weight_decay=0.01, clip_norm=1.0,
     ),
-    train=TrainConfig(steps=1_500, log_every=100, eval_every=300, checkpoint_every=1_500, ema=0.99),
+    train=TrainConfig(steps=600, log_every=100, eval_every=300, checkpoint_every=600, ema=0.99),
 )  # fmt: skip
 
 EXPERIMENTS = {

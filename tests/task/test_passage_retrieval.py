@@ -7,10 +7,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.data.text.passage import Document, PassageConfig
 from flax_transformer.hub.registry import families
+from flax_transformer.models.text.passage_reader import passage_reader
 from flax_transformer.models.text.sentence import sentence_encoder
 from flax_transformer.models.text.two_encoders import two_encoders
 from flax_transformer.objective.sentence import embed_columns
@@ -19,6 +21,7 @@ from flax_transformer.task.embedding import embed
 from flax_transformer.task.passage_retrieval import encoder_side, load_pair
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_index import TextIndexConfig, index_documents, load_index, search_index
+from tests.contract.order import check_axes, check_order
 from tests.task.reading import WORDS, checkpoint, encoder
 
 pytestmark = pytest.mark.proves("retrieval of texts", "two encoders, trained, exported, searched by")
@@ -86,6 +89,19 @@ def test_a_question_is_the_first_text_of_a_row(bert):
     for column, side in enumerate((model.question, model.passage, model.passage)):
         expected = side.output(side.hidden_states(tokens[:, column], lengths=lengths[:, column]))
         np.testing.assert_allclose(vectors[:, column], expected, atol=1e-5)
+
+
+def test_both_encoders_lie_beside_each_other(bert):
+    model = load_pair(str(bert), SPEC, None, seed=0).model
+    check_order(model, towers=True)
+    check_axes(model)
+
+
+def test_a_reader_scores_spans_and_passages():
+    model = passage_reader(encoder(20)).build(nnx.Rngs(0))
+    hidden = model.hidden_states(np.array([[2, 5, 6, 3], [2, 7, 3, 1]]), lengths=np.array([4, 3]))
+    assert (model.output(hidden).shape, model.relevance(hidden).shape) == ((2, 4, 2), (2,))
+    check_order(model)
 
 
 def test_encoders_of_different_widths_are_refused():
