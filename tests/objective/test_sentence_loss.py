@@ -90,5 +90,5 @@ def test_what_makes_no_sense_is_refused_in_a_sentence():
         TripletLoss(margin=-1.0)
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         CoSENTLoss(scale=0)
-    with pytest.raises(ValueError, match="scale must be positive and similarity cosine or dot, got 20.0 and 'sum'"):
+    with pytest.raises(ValueError, match=r"scale must be positive and similarity cosine or dot, got 20\.0 and 'sum'"):
         MultipleNegativesRankingLoss(similarity="sum")

@@ -3,6 +3,7 @@
 import json
 import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.data.text.passage import Document, PassageConfig
+from flax_transformer.hub.processor.tokenizer import from_files
 from flax_transformer.hub.registry import families
 from flax_transformer.models.text.passage_reader import passage_reader
 from flax_transformer.models.text.sentence import sentence_encoder
@@ -102,6 +104,16 @@ def test_a_reader_scores_spans_and_passages():
     hidden = model.hidden_states(np.array([[2, 5, 6, 3], [2, 7, 3, 1]]), lengths=np.array([4, 3]))
     assert (model.output(hidden).shape, model.relevance(hidden).shape) == ((2, 4, 2), (2,))
     check_order(model)
+
+
+@pytest.mark.parametrize("kind", ["QuestionEncoder", "ContextEncoder", "Reader"])
+def test_published_vocabularies_are_read(kind):
+    said = json.dumps({"tokenizer_class": f"DPR{kind}Tokenizer", "do_lower_case": True}).encode()
+    words = "\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "when", "rent")).encode()
+    read = from_files({"vocab.txt": words, "tokenizer_config.json": said}, Path("."), {"model_type": "dpr"})
+    rows = read(["When rent"], ["rent"])
+    assert rows["input_ids"].tolist() == [[2, 5, 6, 3, 6, 3]]
+    assert ("token_type_ids" in rows) == (kind != "Reader")
 
 
 def test_encoders_of_different_widths_are_refused():
