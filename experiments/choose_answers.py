@@ -9,9 +9,10 @@ The folder has train, dev and test, as .json, .jsonl or folders of such files, i
 `{"context": …, "question": …, "answers": […], "label": 0}`. Each answer is read after the text and the question, and
 gets one score; of a text that is too long the beginning is cut. `finetune` goes on with a checkpoint of an encoder.
 
-The defaults learn from 6,000 made-up dialogues, of four answers, in 1,500 steps which two are of the kind that is asked
-for, and not yet to look up whose: 52.0 % of 200 test questions, chance is 25 (one core of an AMD EPYC, 3 minutes, seed
-0, 2026-11-27).
+Without a folder it learns from 6,000 made-up dialogues, of four answers. With other made-up dialogues in DREAM's form
+(6,008 questions to train on, three answers, of which one is of another kind and one was not said; 2 % longer than a
+row) the defaults reach 83.1 % of 444 test questions in 600 steps, chance is 33.3 (one core of an AMD EPYC beside other
+work, seed 0, 2026-11-27).
 """
 
 from dataclasses import replace
