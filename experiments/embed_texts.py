@@ -4,6 +4,7 @@
     python experiments/embed_texts.py pairs --workdir runs/pairs --data.root PAIRS
     python experiments/embed_texts.py scored --workdir runs/sts --data.root STS
     python experiments/embed_texts.py tokens --workdir runs/colbert --data.root PAIRS
+    python experiments/embed_texts.py towers --workdir runs/towers --data.root PAIRS [--init bert-base-uncased]
     python experiments/embed_texts.py simcse --workdir runs/simcse --data.of.root PAIRS   # of texts alone
     python experiments/embed_texts.py finetune --init sentence-transformers/all-MiniLM-L6-v2 --data.root PAIRS
 
@@ -12,9 +13,11 @@ others that do not, with tabs between them. Every text is told from all second o
 ranking), and once more by the first 64, 32 and 16 numbers of each vector (Matryoshka), so that vectors may be cut.
 `simcse` is told nothing of what belongs together: every text is to be found by itself, seen with other dropout.
 `scored` learns from lines of two texts and a number that says how alike they are (CoSENT). `tokens` gives each token a
-vector and compares texts token by token (ColBERT), to rank passages: `ask --ranker` takes the run. `finetune` goes on
-with any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that sentence-transformers
-opens, of `tokens` one of ColBERT's form.
+vector and compares texts token by token (ColBERT), to rank passages: `ask --ranker` takes the run. `towers` has an
+encoder of questions and one of passages (DPR), compared by inner products, which both begin with `--init`, a BERT;
+`index`, `search` and `ask` take the run, and its export has a folder of either for transformers. `finetune` goes on
+with any checkpoint of an encoder or decoder, a sentence encoder or not. `export` is a folder that
+sentence-transformers opens, of `tokens` one of ColBERT's form.
 
 Without a folder it learns which function of Python's standard library a docstring is of: 4,720 pairs, 590 in the test.
 Of those the function is found at once by 45.42 % of the docstrings, among the first ten by 71.86 % (chance is 1.7 %),
@@ -28,10 +31,12 @@ from flax_transformer.data.text.sentence import RepeatedTexts, SentenceData
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.models.text.sentence import sentence_encoder
+from flax_transformer.models.text.two_encoders import two_encoders
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import CoSENTLoss, LateInteractionLoss, MatryoshkaLoss, MultipleNegativesRankingLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.opened import VocabularyConfig
+from flax_transformer.task.passage_retrieval import PassageRetrieval, QuestionRows
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.retrieval import RetrievalEvaluator
 from flax_transformer.task.sentence_similarity import SimilarityEvaluator, TextRows
@@ -84,6 +89,16 @@ TOKENS = replace(
     evaluators=(TokenRetrieval(),),
 )
 
+ONE = sentence_encoder(ENCODER, pools=("first",))
+TOWERS = replace(
+    EXPERIMENT,
+    model=two_encoders(ONE),
+    family="dpr",
+    examples=QuestionRows(vocabulary=VocabularyConfig(size=8_192), rows=128, length=64),
+    objective=MultipleNegativesRankingLoss(similarity="dot", scale=1.0),
+    evaluators=(PassageRetrieval(),),
+)
+
 SIMCSE = replace(
     EXPERIMENT,
     data=RepeatedTexts(),
@@ -101,7 +116,7 @@ FINETUNE = replace(
 )
 
 EXPERIMENTS = {
-    "pairs": EXPERIMENT, "scored": SCORED, "tokens": TOKENS, "simcse": SIMCSE, "finetune": FINETUNE,
+    "pairs": EXPERIMENT, "scored": SCORED, "tokens": TOKENS, "towers": TOWERS, "simcse": SIMCSE, "finetune": FINETUNE,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -96,8 +96,8 @@ def evaluate(
     of class folders of images, videos or recordings. Objects: a folder with COCO's json. Captions, questions, speech: a
     folder with JSON lines, as {"image": …, "captions": […]}, {"image": …, "question": …, "answers": […]} and
     {"audio": …, "text": …}. Images matched with texts: class folders, or captions. Words: a file as CoNLL has them, a
-    word and its label a line. Answers in passages: a file as SQuAD has them. A model that continues texts, or fills in
-    masks: a file.
+    word and its label a line. Answers in passages: a file as SQuAD has them; to choose from: as RACE and DREAM have
+    them. A model that continues texts, or fills in masks: a file.
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id.

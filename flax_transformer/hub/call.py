@@ -39,6 +39,8 @@ class ModelOutput:
     """[B, T]."""
     end_logits: Any = None
     """[B, T]."""
+    relevance_logits: Any = None
+    """[B]: how relevant each passage is to its question."""
     prediction_logits: Any = None
     """[B, T, V]."""
     seq_relationship_logits: Any = None

@@ -43,6 +43,7 @@ USES = {
     "image-reconstruction": "restore images from latents",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
+    "passage-retrieval": "find passages that answer questions",
 }
 """What models can do: the word by which an architecture says so, and the one for people. What a model reads is said by
 its inputs: to fill in masks is to guess tokens of a text, or patches of an image."""
@@ -84,6 +85,12 @@ class Architecture:
     prepare: Callable[[Mapping[str, Any], Fields], Mapping[str, Any]] | None = None
     """`prepare(inputs by name, fields)`: the inputs with what a call, whose shapes are fixed, must know of their
     values."""
+    dot: bool = False
+    """Whether vectors that it gives are compared by their inner products, and not by cosines."""
+    asks: str = ""
+    """The class whose vectors of passages are searched by its vectors of questions, where it is another."""
+    sides: Mapping[str, str] = field(default_factory=dict)
+    """Of a class of our own with two encoders, `question` and `passage`: which class each part is alone."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):

@@ -109,7 +109,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     family, known = find_architecture(architecture)
     model = model if family.adopt is None else family.adopt(model)
     head, backbone, said = getattr(model.cfg, "head", None), model.cfg, {}
-    if isinstance(model.cfg, SentenceEncoderConfig):
+    if isinstance(model.cfg, SentenceEncoderConfig) and "sentence-similarity" not in known.uses:
         backbone, said = model.cfg.backbone, write_modules(model.cfg.head)
     bare = bool(said and known.at) and not hasattr(backbone, known.at.rstrip("."))
     said |= {} if known.writes is None else known.writes(backbone)

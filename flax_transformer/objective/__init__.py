@@ -122,6 +122,7 @@ OBJECTIVES: dict[str, Objective] = {
     "image-to-image": ImageLoss(),
     "retrieval": ContrastiveLoss(),
     "sentence-similarity": MultipleNegativesRankingLoss(),
+    "passage-retrieval": MultipleNegativesRankingLoss(similarity="dot", scale=1.0),
     "visual-question-answering": LabelLoss(),
     "visual-reasoning": LabelLoss(),
     "reinforcement-learning": ActionLoss(),

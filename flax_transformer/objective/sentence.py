@@ -45,12 +45,14 @@ class MultipleNegativesRankingLoss(Objective):
     """Sum over rows the cross-entropy of finding the second text of each among those of the batch, and among further
     ones, which belong to none (Henderson et al. 2017, https://arxiv.org/abs/1705.00652; van den Oord et al. 2018).
 
-    Cosines times `scale` are logits. On a mesh the texts are those of all devices. A text with the tokens of a row's
-    second is no negative of it.
+    Cosines or inner products times `scale` are logits. On a mesh the texts are those of all devices. A text with the
+    tokens of a row's second is no negative of it.
     """
 
     scale: float = 20.0
     """What cosines are multiplied by: one over the temperature."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """How vectors are compared; dot: by their inner product, as DPR does, with a scale of 1."""
     both_ways: bool = False
     """Whether the first text is to be found among those of the batch by the second too; the mean of both counts."""
 
@@ -58,8 +60,10 @@ class MultipleNegativesRankingLoss(Objective):
     better: ClassVar[Mapping[str, str]] = {"loss": "lower", "accuracy": "higher"}
 
     def __post_init__(self):
-        if not self.scale > 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
+        if not self.scale > 0 or self.similarity not in ("cosine", "dot"):
+            raise ValueError(
+                f"scale must be positive and similarity cosine or dot, got {self.scale} and {self.similarity!r}"
+            )
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch; `accuracy` counts texts of which the second scores above all others."""
@@ -68,7 +72,7 @@ class MultipleNegativesRankingLoss(Objective):
     def over(self, vectors: Vectors, batch: Batch) -> Loss:
         """Sum the loss over rows, from their vectors."""
         _columns(vectors, 2, None, self)
-        vectors = unit(vectors)
+        vectors = unit(vectors) if self.similarity == "cosine" else vectors
         first, others = vectors[:, 0], jnp.swapaxes(vectors[:, 1:], 0, 1).reshape(-1, vectors.shape[-1])
         scores = constrain(self.scale * (first @ others.T), "batch", None)
         total, metrics = from_negatives(scores, batch)

@@ -174,13 +174,23 @@ def _processor_of(pretrained: Pretrained, rule: str) -> Any:
 
 
 def positions_of(config: Any) -> int | None:
-    """Find how many positions a model's config has room for; None where it sets no limit."""
-    for name in ("backbone", "encoder"):
+    """Find how many positions of a text a model reads, by its config; None where it sets no limit."""
+    if getattr(config, "source_embedding", None) is not None:
+        return _positions(config.source_embedding, getattr(config, "encoder", None))
+    return written_positions_of(config)
+
+
+def written_positions_of(config: Any) -> int | None:
+    """Find how many positions a model writes, by its config: as many as it reads, but where a decoder has its own."""
+    for name in ("backbone", "encoder", "question"):
         inner = getattr(config, name, None)
         if hasattr(inner, "embedding") or hasattr(inner, "backbone"):
             return positions_of(inner)
-    table = config.embedding
-    rotary = getattr(getattr(config, "block", None), "rotary", None) is not None
+    return _positions(config.embedding, config)
+
+
+def _positions(table: Any, of: Any) -> int | None:
+    rotary = getattr(getattr(of, "block", None), "rotary", None) is not None
     return table.max_length if table.position == "learned" or rotary else None
 
 

@@ -227,6 +227,12 @@ def embed(
       ValueError: a checkpoint that reads no text or has no tokenizer, an empty text, or pooling where there is none.
     """
     tokenizer_of(pretrained, *texts)  # refuses what reads no text
+    if pretrained.architecture.sides:
+        name, sides = pretrained.config["architectures"][0], pretrained.architecture.sides
+        raise ValueError(
+            f"a {name} embeds texts as questions or as passages, by encoder_side(…, side) with side "
+            f"{' or '.join(sides)}; it was given texts without a side"
+        )
     if not all(text.strip() for text in texts):
         raise ValueError("a text to embed must not be empty")
     if {"retrieval", "sentence-similarity"} & {*pretrained.architecture.uses} and pooling is not None:

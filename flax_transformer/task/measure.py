@@ -40,15 +40,18 @@ from flax_transformer.task.speech_recognition import transcribe
 from flax_transformer.task.video_classification import classify_videos, read_video
 from flax_transformer.task.visual_question_answering import ask
 
-TABLES, SQUAD, CONLL, TEXT = ("tsv", "txt"), ("json", "json.gz"), ("conll", "txt", "tsv", "bio"), ("txt", "txt.gz")
+TABLES, SQUAD, CHOICES = ("tsv", "txt"), ("json", "json.gz"), ("json", "jsonl", "txt", "")
+CONLL, TEXT = ("conll", "txt", "tsv", "bio"), ("txt", "txt.gz")
 TEXTS: dict[str, tuple[tuple[str, ...], Callable[[Pretrained, Path], Metrics]]] = {
     "classification": (TABLES, measure_text.classes),
     "token-classification": (CONLL, measure_text.words),
     "question-answering": (SQUAD, measure_text.answers),
+    "multiple-choice": (CHOICES, measure_text.choices),
     "text-generation": (TEXT, measure_text.perplexity),
     "fill-mask": (TEXT, measure_text.masked),
 }
-"""What a model of texts alone is measured by: how the file of a folder's split may end, and the measure."""
+"""What a model of texts alone is measured by: how the file of a folder's split may end, "" where it may be a folder
+itself, and the measure."""
 
 
 SPLITS = "test", "validation", "train"
@@ -108,8 +111,8 @@ def split_file(data: Path, split: str | None, suffixes: Sequence[str]) -> Path:
         return data
     names = {"test": ("test",), "validation": ("validation", "dev"), "train": ("train",)}
     wanted = [name for each in SPLITS if split in (None, each) for name in names[each]]
-    files = [data / f"{name}.{suffix}" for name in wanted for suffix in suffixes]
-    found = next((file for file in files if file.is_file()), None)
+    files = [data / (f"{name}.{suffix}" if suffix else name) for name in wanted for suffix in suffixes]
+    found = next((file for file in files if file.is_file() or (not file.suffix and file.is_dir())), None)
     if found is None:
         names = " or ".join(f"{name}.{suffixes[0]}" for name in wanted)
         raise ValueError(f"{data} must have a file {names}, it has none")

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from flax_transformer.data.text.annotated import read_conll, read_pairs, read_squad
+from flax_transformer.data.text.choice import read_choices
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -18,6 +19,7 @@ from flax_transformer.metric.entity import entity_scores, is_entity_scheme
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
 from flax_transformer.task.classification import Metrics, accuracy, class_count, class_numbers, label_names
 from flax_transformer.task.fill_mask import masking_tokenizer
+from flax_transformer.task.multiple_choice import choose_answer
 from flax_transformer.task.question_answering import AnswerConfig, answer, squad_scores
 from flax_transformer.task.text_classification import classify, label_words
 
@@ -71,6 +73,20 @@ def answers(pretrained: Pretrained, path: Path) -> Metrics:
     found = [answer(pretrained, each.question, each.context, config, multiple=MULTIPLE) for each in questions]
     scores = squad_scores([each[0].text if each else "" for each in found], [each.answers for each in questions])
     return {**scores, "questions": len(questions)}
+
+
+def choices(pretrained: Pretrained, path: Path) -> Metrics:
+    """Compute the accuracy on questions with answers to choose from, in RACE's form, DREAM's or lines of their own.
+
+    Args:
+      path: as `read_choices` has it.
+    """
+    questions = read_choices(path)
+    if not questions:
+        raise ValueError(f"{path} must have questions, it has none")
+    found = [choose_answer(pretrained, *each[:3], multiple=MULTIPLE)[0].name for each in questions]
+    right = sum(name == each.answers[each.label] for name, each in zip(found, questions, strict=True))
+    return {"accuracy": 100 * right / len(questions), "questions": len(questions)}
 
 
 def perplexity(pretrained: Pretrained, path: Path) -> Metrics:

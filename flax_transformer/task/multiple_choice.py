@@ -27,7 +27,8 @@ from flax_transformer.task.text_classification import encoder_tokenizer
 class AnswerChoices:
     """Lay out a question a row: for each of its answers the text, and after it question and answer.
 
-    A text that is too long loses its beginning, so that the last turns of a dialogue are read.
+    A text that is too long loses its beginning, so that the last turns of a dialogue are read, and so do question and
+    answer where both fill more than three quarters of a row.
     """
 
     vocabulary: VocabularyConfig = VocabularyConfig()
@@ -51,12 +52,13 @@ class AnswerChoices:
         words = [text for each in found["train"] for text in (each.context, each.question, *each.answers)]
         tokenizer = encoder_tokenizer(self.vocabulary, context, words)
         most = max(len(each.answers) for questions in found.values() for each in questions)
-        items = {
-            split: [choice_example(tokenizer, each, self.length) for each in questions]
-            for split, questions in found.items()
-        }
+        items = {}
         for split, questions in found.items():
-            print(f"{split}: {len(questions):,} questions of at most {most} answers", flush=True)
+            fitted = [fit_choices(tokenizer, each, self.length) for each in questions]
+            items[split] = [_encoded(tokenizer, each, self.length) for each, _ in fitted]
+            cut = sum(is_cut for _, is_cut in fitted)
+            said = f", {cut:,} of them cut to {self.length} tokens" if cut else ""
+            print(f"{split}: {len(questions):,} questions of at most {most} answers{said}", flush=True)
         collate = ChoiceRows(choices=most, length=self.length, pad=tokenizer.pad or 0)
         return Opened(
             tokenizer=tokenizer,
@@ -67,22 +69,49 @@ class AnswerChoices:
 
 
 def choice_example(tokenizer: HubTokenizer, asked: Choices, length: int | None) -> Example:
-    """Encode a question: arrays of each answer's row, and the number of the right one.
+    """Encode a question: arrays of each answer's row, and the number of the right one; cut as `fit_choices` does.
 
     Raises:
-      ValueError: a question and answer that leave no room for the text.
+      ValueError: rows without room for a text, a question and an answer.
+    """
+    return _encoded(tokenizer, fit_choices(tokenizer, asked, length)[0], length)
+
+
+def fit_choices(tokenizer: HubTokenizer, asked: Choices, length: int | None) -> tuple[Choices, bool]:
+    """Cut a question to rows of so many tokens; its answers have the question before them then, and it is empty.
+
+    Returns:
+      The question, and whether anything of it was left out.
+
+    Raises:
+      ValueError: as `choice_example`.
     """
     seconds = [f"{asked.question} {answer}".strip() for answer in asked.answers]
-    ids, (context,) = tokenizer.encode(seconds), tokenizer.encode([asked.context])
-    added = tokenizer.engine.num_special_tokens_to_add(True)
-    room = None if length is None else length - added - max(map(len, ids))
-    if room is not None and room < 1:
-        raise ValueError(f"question and answer must leave room for the text, got {length - room} of {length} tokens")
-    text = asked.context
-    if room is not None and len(context) > room:
-        (offsets,) = tokenizer.token_offsets([text])
-        text = text[offsets[-room][0] :]
-    inputs = tokenizer([text] * len(seconds), seconds, max_length=length, truncate=length is not None, side="right")
+    if length is None:
+        return Choices(asked.context, "", tuple(seconds), asked.label), False
+    room = length - tokenizer.engine.num_special_tokens_to_add(True)
+    if room < 2:
+        raise ValueError(f"rows must have room for a text, a question and an answer, got {length} tokens")
+    (context,) = tokenizer.encode([asked.context])
+    most = room - min(len(context), max(room // 4, 1))
+    ends = [_last(tokenizer, each, most) for each in seconds]
+    context = _last(tokenizer, asked.context, room - max(map(len, tokenizer.encode(ends))))
+    fitted = Choices(context, "", tuple(ends), asked.label)
+    return fitted, fitted != Choices(asked.context, "", tuple(seconds), asked.label)
+
+
+def _last(tokenizer: HubTokenizer, text: str, most: int) -> str:
+    """Return the end of a text, of so many tokens at most."""
+    (offsets,) = tokenizer.token_offsets([text])
+    return text if len(offsets) <= most else text[offsets[-most][0] :]
+
+
+def _encoded(tokenizer: HubTokenizer, asked: Choices, length: int | None) -> Example:
+    """Encode a question as `fit_choices` returns it."""
+    seconds = list(asked.answers)
+    inputs = tokenizer(
+        [asked.context] * len(seconds), seconds, max_length=length, truncate=length is not None, side="right"
+    )
     ends = inputs["attention_mask"].sum(axis=1)
     fields = {"tokens": inputs["input_ids"], "types": inputs.get("token_type_ids")}
     rows = {name: [row[:end] for row, end in zip(each, ends, strict=True)] for name, each in fields.items()
@@ -146,12 +175,19 @@ class ChosenAnswers(Evaluator):
 
 
 def choose_answer(
-    pretrained: Pretrained, context: str, question: str, answers: Sequence[str], *, length: int | None = None
+    pretrained: Pretrained,
+    context: str,
+    question: str,
+    answers: Sequence[str],
+    *,
+    length: int | None = None,
+    multiple: int = 1,
 ) -> list[Label]:
     """Choose among answers to a question about a text, or a dialogue of one turn a line.
 
     Args:
       length: tokens that rows are padded to, and cut to; those of the longest, within the positions, by default.
+      multiple: without it rows are padded to a multiple of so many tokens, as every length is a program to compile.
 
     Returns:
       All answers with their probabilities, the most probable first.
@@ -165,7 +201,8 @@ def choose_answer(
     tokenizer = tokenizer_of(pretrained, context)
     room = positions_of(pretrained.model.cfg) if length is None else length
     example = choice_example(tokenizer, Choices(context, question, tuple(answers), 0), room)
-    width = max(map(len, example["tokens"])) if length is None else length
+    width = -(-max(map(len, example["tokens"])) // multiple) * multiple if length is None else length
+    width = width if room is None else min(width, room)
     batch = ChoiceRows(choices=len(answers), length=width, pad=tokenizer.pad or 0)([example])["inputs"]
     given = {"input_ids": batch["tokens"], "attention_mask": np.arange(width) < batch["lengths"][..., None]}
     given |= {"token_type_ids": batch["types"]} if "types" in batch else {}

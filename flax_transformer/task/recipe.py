@@ -29,7 +29,7 @@ from flax_transformer.task.model_card import write_card
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
-from flax_transformer.task.spec import Spec, longest, sized
+from flax_transformer.task.spec import Spec, longest, longest_sides, sized
 from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.task.warm_start import take_tokenizer, warm_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
@@ -89,7 +89,7 @@ class Recipe(Experiment):
         if watched and self.train.monitor not in self.better:
             raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
         if not self.init:
-            _check_length(self.examples, self.model)
+            check_length(self.examples, self.model)
         elif self.warm_start:
             raise ValueError(
                 f"training begins with a checkpoint or a run, got init={self.init}, warm_start={self.warm_start}"
@@ -159,7 +159,7 @@ class Recipe(Experiment):
         check_held_out(self.evaluators, opened.held)
         known = self._start(opened) if self.init else None
         if known is not None:
-            _check_length(self.examples, known.model.cfg)
+            check_length(self.examples, known.model.cfg)
             _check_texts(opened.spec, known.model.cfg)
         config = sized(self.model, opened.spec) if known is None else known.model.cfg
         _check_objects(opened.spec, config)
@@ -170,7 +170,8 @@ class Recipe(Experiment):
         return run.task()
 
     def _start(self, opened: Opened) -> hub.Pretrained:
-        return load_start(self.init, opened.spec, self.model, seed=self.train.seed, keep=self.lora is not None)
+        start = getattr(self.examples, "start", load_start)
+        return start(self.init, opened.spec, self.model, seed=self.train.seed, keep=self.lora is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,9 +298,15 @@ def rows_of(mesh: MeshConfig) -> int:
     return math.prod(sizes)
 
 
-def _check_length(examples: Any, config: Any) -> None:
+def check_length(examples: Any, config: Any) -> None:
     """Refuse rows that are longer than a model has positions, and targets longer than it can tell."""
-    length, room = getattr(examples, "positions", None), longest(config)
+    sides = [getattr(examples, f"{side}_length", None) for side in ("source", "target")]
+    for side, length, room in zip(("source", "target"), sides, longest_sides(config), strict=True):
+        if None not in (*sides, room) and length > room:
+            raise ValueError(
+                f"rows must not be longer than the positions, got {side}_length={length}, {room} positions"
+            )
+    length, room = getattr(examples, "positions", None) if None in sides else None, longest(config)
     if length is not None and room is not None and length > room:
         raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
     tokens, known = getattr(examples, "tokens", None), getattr(config, "longest", None)
@@ -312,7 +319,7 @@ def _check_length(examples: Any, config: Any) -> None:
 
 def _check_texts(spec: Spec, config: Any) -> None:
     """Refuse texts that are longer than the positions of a checkpoint's model."""
-    room = longest(config)
+    room = longest_sides(config)[0]
     if spec.length is not None and room is not None and spec.length > room:
         raise ValueError(
             f"texts must not have more tokens than the checkpoint's model has positions, got up to {spec.length} with "

@@ -3,7 +3,7 @@
 Axes: B rows, C columns, T positions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -48,6 +48,8 @@ class TextRows:
 
     uses: ClassVar[tuple[str, ...]] = ("feature-extraction",)
     """What the model can do, in the words of `hub.registration.USES`."""
+    fields: ClassVar[Mapping[str, Any]] = PLAIN
+    """Of config.json, of a checkpoint that begins without them."""
 
     def __post_init__(self):
         check_rows(self.rows, self.length, 3)
@@ -83,7 +85,7 @@ class TextRows:
         batches = split_batches(items, collate, self.rows, context)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=self.uses, vocab=tokenizer.vocab_size, fields=PLAIN),
+            spec=Spec(uses=self.uses, vocab=tokenizer.vocab_size, fields=self.fields),
             **batches,
             held=self._held(found["test"], batches["test"]),
         )

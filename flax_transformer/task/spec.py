@@ -77,6 +77,17 @@ def sized(config: Any, spec: Spec) -> Any:
     return replace(config, **changed)
 
 
+def longest_sides(config: Any) -> tuple[int | None, int | None]:
+    """Find how many positions a config has room for, of what is read and of what is written; None: no limit.
+
+    They are one number but of an encoder-decoder whose sides have tables of their own.
+    """
+    source, target = (getattr(config, name, None) for name in ("source_embedding", "embedding"))
+    if source is None:
+        return longest(config), longest(config)
+    return longest(source), longest(target)
+
+
 def longest(config: Any) -> int | None:
     """Find how many positions a config has room for; None where it sets no limit."""
     tables = (each for each in configs_in(config) if isinstance(each, EmbeddingConfig))

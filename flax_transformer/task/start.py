@@ -81,7 +81,7 @@ def start_letters(name: str) -> HubTokenizer | None:
     return tokenizer
 
 
-def _stated(name: str) -> Mapping[str, Any]:
+def stated_fields(name: str) -> Mapping[str, Any]:
     """Read what a checkpoint says it is, modules on top of it included."""
     folder = find_folder(name)
     if is_sentence_folder(folder):
@@ -143,12 +143,12 @@ def start_processor(name: str) -> ImageProcessor:
 
 def start_inputs(name: str) -> Signature:
     """Return what a checkpoint is given, a folder or hub id."""
-    return find_family(_stated(name))[1].inputs
+    return find_family(stated_fields(name))[1].inputs
 
 
 def start_uses(name: str) -> tuple[str, ...]:
     """Return what a checkpoint can do, a folder or hub id."""
-    return find_family(_stated(name))[1].uses
+    return find_family(stated_fields(name))[1].uses
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
@@ -166,7 +166,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     Raises:
       ValueError: a checkpoint whose family can do no such thing.
     """
-    config = _stated(name)
+    config = stated_fields(name)
     changed = {key: value for key, value in spec.fields.items() if key not in config}
     changed |= _rates(config, like) | _images(config, spec, name) | _letters(spec)
     if spec.classes:
@@ -178,7 +178,8 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
-        architecture=own if own in able else able[0], config=changed, model=_computed(like), seed=seed,
+        architecture=own if own in able else able[0], config=changed, model=_computed(like) | _windowed(able[0]),
+        seed=seed,
         initialise=HEAD if spec.classes else tuple(each for use in spec.uses for each in HEADS.get(use, ())),
         ignore=() if own in able else OUTPUTS,
     )  # fmt: skip
@@ -208,6 +209,13 @@ def _computed(like: Any) -> dict[str, Any]:
         if values:
             (found[name],) = values
     return found
+
+
+def _windowed(architecture: str) -> dict[str, Any]:
+    """Let the first token of a source see all others, and they it, where one that writes sees windows (LED)."""
+    known = find_architecture(architecture)[1]
+    windowed = "global_attention_mask" in known.inputs.takes and "text2text-generation" in known.uses
+    return {"leading": 1} if windowed else {}
 
 
 def _letters(spec: Spec) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class Summaries:
             f"{', '.join(map(str, boundaries))}",
             flush=True,
         )
-        length = self.positions if context.init else None
+        length = self.source_length if context.init else None
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("text2text-generation",), vocab=tokenizer.vocab_size, multiple=128, length=length),

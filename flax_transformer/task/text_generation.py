@@ -19,7 +19,7 @@ from flax_transformer.hub.generate import start_of, stream_tokens
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.ops.sampling import row_keys
-from flax_transformer.task.checkpoint import positions_of, tokenizer_of
+from flax_transformer.task.checkpoint import positions_of, tokenizer_of, written_positions_of
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.question_answering import Conversation
@@ -195,7 +195,7 @@ class TextGenerator:
           ValueError: an empty prompt, one longer than the positions, or settings that make no sense.
         """
         ids, mask = self._inputs(prompts)
-        settings = self._settings(ids.shape[1])
+        settings = self._settings(ids.shape[1]) | self._global(ids)
         if "key" in settings:
             settings["key"] = row_keys(settings["key"], np.arange(first, first + len(prompts)))
         seeds = [row[seen != 0].tolist() if self.continues else [] for row, seen in zip(ids, mask, strict=True)]
@@ -235,7 +235,7 @@ class TextGenerator:
         return self._stream(ids, np.ones_like(ids))
 
     def _stream(self, ids: Int[np.ndarray, "B T"], mask: Int[np.ndarray, "B T"]) -> Iterator[str]:
-        tokens = stream_tokens(self.pretrained, ids, mask, **self._settings(ids.shape[1]))
+        tokens = stream_tokens(self.pretrained, ids, mask, **self._settings(ids.shape[1]), **self._global(ids))
         text = self._text(ids[0].tolist() if self.continues else [])
 
         def pieces() -> Iterator[str]:
@@ -248,6 +248,12 @@ class TextGenerator:
                 yield piece
 
         return pieces()
+
+    def _global(self, ids: Int[np.ndarray, "B T"]) -> dict[str, Any]:
+        """Let the first token of a source see all others, of a model that sees windows, as its authors do (LED)."""
+        if "global_attention_mask" not in self.pretrained.architecture.inputs.takes or self.continues:
+            return {}
+        return {"global_attention_mask": np.asarray(np.arange(ids.shape[1]) == 0, np.int32) * np.ones_like(ids)}
 
     def _until_stopped(self, ids: Any, mask: Any, settings: dict[str, Any], seeds: list) -> list[np.ndarray]:
         """Collect tokens until every row has ended, or come to a stop text."""
@@ -279,9 +285,10 @@ class TextGenerator:
     def _settings(self, prompt: int) -> dict[str, Any]:
         """Complete the settings: how many tokens to write, within the positions, and what to draw from."""
         settings, chosen = dict(self.config.settings), self.chosen
-        limit, before = positions_of(self.pretrained.model.cfg), prompt if self.continues else 1
-        if limit is not None and prompt > limit:
-            raise ValueError(f"a prompt must fit into the {limit} positions, got {prompt} tokens")
+        config, before = self.pretrained.model.cfg, prompt if self.continues else 1
+        read, limit = positions_of(config), written_positions_of(config)
+        if read is not None and prompt > read:
+            raise ValueError(f"a prompt must fit into the {read} positions, got {prompt} tokens")
         room = None if limit is None else limit - before + 1  # the last token is not read again
         if chosen.max_new_tokens is None and chosen.max_length is None:
             settings["max_new_tokens"] = USUAL if room is None else min(USUAL, room)

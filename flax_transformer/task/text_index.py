@@ -22,10 +22,12 @@ from flax_transformer.atomic import write_file
 from flax_transformer.data.text.passage import Document, Passage, PassageConfig, split_passages
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.registry import find_architecture
 from flax_transformer.ops.nearest import nearest, round_vectors
 from flax_transformer.task.checkpoint import read_length, tokenizer_of
 from flax_transformer.task.embedding import Pooling, checkpoint_name, embed
 from flax_transformer.task.lexical import Lexical
+from flax_transformer.task.passage_retrieval import encoder_side
 from flax_transformer.task.sentence_embedding import PASSAGE, QUERY, prompt_of
 
 SAID, PASSAGES, VECTORS = "index.json", "passages.jsonl", "vectors.safetensors"
@@ -54,12 +56,13 @@ class Found:
     number: int
     """Of the passage in the index."""
     score: float
-    """Cosine by vectors, BM25 by words, and by both a mean of the two, each divided by its highest."""
+    """Cosine by vectors, or the inner product where the checkpoint's are compared so, BM25 by words, and by both a mean
+    of the two, each divided by its highest."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextIndex:
-    """Passages, and a vector of length 1 for each."""
+    """Passages, and a vector for each: of length 1, but where a checkpoint's are compared by inner products."""
 
     passages: tuple[Passage, ...]
     vectors: Float[jax.Array, "N D"] | QArray
@@ -68,6 +71,8 @@ class TextIndex:
     """Digest of the checkpoint that made the vectors."""
     name: str
     """What the checkpoint was called: a folder or a hub id."""
+    architecture: str = ""
+    """Class of what made the vectors."""
 
     def __repr__(self) -> str:
         count, width = self.vectors.shape
@@ -95,6 +100,7 @@ class TextIndex:
         arrays = {"qvalue": self.vectors.qvalue, "scale": self.vectors.scale} if few else {"vectors": self.vectors}
         write_file(folder / VECTORS, safetensors.numpy.save({name: np.asarray(each) for name, each in arrays.items()}))
         said = {"model": self.model, "name": self.name, "passages": len(self.passages), "config": asdict(self.config)}
+        said["architecture"] = self.architecture
         write_file(folder / SAID, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -118,12 +124,12 @@ def load_index(folder: str | Path) -> TextIndex:
         options = said["config"]
         config = TextIndexConfig(**{**options, "passages": PassageConfig(**options["passages"])})
         vectors = _vectors(arrays)
-        model, name = said["model"], said["name"]
+        model, name, architecture = said["model"], said["name"], said.get("architecture", "")
     except Exception as error:
         raise ValueError(f"{folder} must be an index that was written to its end: {error}") from error
     if not len(passages) == vectors.shape[0] == said["passages"]:
         raise ValueError(f"{folder} must have a vector for each passage, got {vectors.shape[0]} for {len(passages)}")
-    return TextIndex(passages, vectors, config, model, name)
+    return TextIndex(passages, vectors, config, model, name, architecture)
 
 
 def _vectors(arrays: dict[str, np.ndarray]) -> Any:
@@ -182,7 +188,7 @@ def embed_passages(
             progress(first + len(texts), len(passages))
     vectors = jnp.asarray(np.concatenate(blocks))
     kept = vectors if config.kind == "float32" else jax.jit(round_vectors)(vectors)
-    return TextIndex(passages, kept, config, checkpoint_name(pretrained), name)
+    return TextIndex(passages, kept, config, checkpoint_name(pretrained), name, _class_of(pretrained))
 
 
 def words_index(passages: tuple[Passage, ...], config: PassageConfig = PassageConfig()) -> TextIndex:
@@ -192,11 +198,17 @@ def words_index(passages: tuple[Passage, ...], config: PassageConfig = PassageCo
     return TextIndex(passages, jnp.zeros((len(passages), 0)), TextIndexConfig(passages=config), "", "")
 
 
+def _class_of(pretrained: Pretrained) -> str:
+    return pretrained.config["architectures"][0]
+
+
 def _embedded(
     pretrained: Pretrained, texts: Sequence[str], config: TextIndexConfig, names: tuple[str, ...]
 ) -> Float[np.ndarray, "B D"]:
-    """Embed texts, after the first prompt of these names that a sentence encoder has."""
-    return embed(pretrained, texts, config.pooling, normalise=True, prompt=prompt_of(pretrained, names))
+    """Embed texts, after the first prompt of these names that a sentence encoder has, by the encoder of their side;
+    vectors have length 1, but those that are compared by their inner products."""
+    side = encoder_side(pretrained, "question" if names == QUERY else "passage")
+    return embed(side, texts, config.pooling, normalise=not side.architecture.dot, prompt=prompt_of(side, names))
 
 
 _BLOCK = 4_096
@@ -262,7 +274,7 @@ def search_index(
         return [_found(index, ranked, top) for ranked in _by_words(index, queries, top)]
     if not index.model:
         raise ValueError(f"the index has no vectors, it is searched by words, got by={by}")
-    if pretrained is None or checkpoint_name(pretrained) != index.model:
+    if pretrained is None or not _asks(pretrained, index):
         raise ValueError(f"the index has the vectors of {index.name or 'a checkpoint'}, it is searched by another")
     deep = top if by == "vectors" else max(top, DEEP)
     vectors = _by_vectors(index, pretrained, queries, deep)
@@ -270,7 +282,26 @@ def search_index(
         return [_found(index, ranked, top) for ranked in vectors]
     words = _by_words(index, queries, deep)
     weights = weight, 1 - weight
-    return [_found(index, fuse(pair, _LOWEST, weights), top) for pair in zip(vectors, words, strict=True)]
+    rows = zip(vectors, words, strict=True)
+    if pretrained.architecture.dot:  # there is no lowest inner product but that of what is found
+        return [_found(index, fuse(pair, (min(s for _, s in pair[0]), 0.0), weights), top) for pair in rows]
+    return [_found(index, fuse(pair, _LOWEST, weights), top) for pair in rows]
+
+
+def _asks(pretrained: Pretrained, index: TextIndex) -> bool:
+    """Return whether a checkpoint embeds the queries of an index: the one that made it, or where that embeds passages
+    alone, one of its kind that embeds questions."""
+    if index.architecture and pretrained.architecture.asks == index.architecture:
+        return pretrained.model.cfg.head.width == index.vectors.shape[1]
+    return checkpoint_name(pretrained) == index.model and not _asked_by_another(index.architecture)
+
+
+def _asked_by_another(architecture: str) -> bool:
+    """Return whether vectors of a class are searched by those of another."""
+    if not architecture:
+        return False
+    family, _ = find_architecture(architecture)
+    return any(each.asks == architecture for each in family.architectures.values())
 
 
 DEEP = 100

@@ -32,7 +32,7 @@ from flax_transformer.models.protocol import EncoderDecoder, ParallelWriter
 from flax_transformer.nn import own_tables, quantize_cache
 from flax_transformer.ops.eager_call import kept
 from flax_transformer.ops.platform import platform
-from flax_transformer.task.spec import longest
+from flax_transformer.task.spec import longest_sides
 
 
 @frozen
@@ -121,7 +121,7 @@ class Hypothesis:
 
 def room_of(model: Any, tokenizer: Any) -> int | None:
     """Return how many tokens a model has positions to write, after those of a checkpoint's prompt; None: any number."""
-    positions = longest(getattr(model, "cfg", None))
+    positions = longest_sides(getattr(model, "cfg", None))[1]
     return None if positions is None else positions - len(getattr(tokenizer, "prompt", ()))
 
 

@@ -101,6 +101,8 @@ def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     ids[:, -1] = ids[:, -1] % 30 + 5
     changed = scores(pretrained, {**inputs, text.reads: ids})
     (name, before), *_ = expected.items()
+    if before.shape[:2] != ids.shape:
+        pytest.skip("of a model whose vectors are of whole texts")
     moved = np.abs(np.asarray(changed[name]) - before).reshape(*before.shape[:2], -1).max(-1) > 1e-6
     assert moved[:, -1].all()
     assert moved[:, :-1].any() != text.generates

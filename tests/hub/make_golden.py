@@ -217,6 +217,7 @@ MODELS = {
     "mbart": ("MBartForConditionalGeneration", transformers.MBartConfig(**BART, scale_embedding=True)),
     "m2m_100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**BART)),
     "mpnet": ("MPNetForMaskedLM", transformers.MPNetConfig(**{**BERT, "pad_token_id": 1, "bos_token_id": 0})),
+    "dpr": ("DPRQuestionEncoder", transformers.DPRConfig(**BERT)),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
     "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3, use_mask_token=False)),

@@ -63,6 +63,7 @@ FEW = [pytest.param(one, marks=() if at % 12 == 0 else pytest.mark.slow) for at,
 
 def test_all_that_classify_are_here():
     assert {kind for kind, _ in CLASSIFIERS} == set(KINDS) - {
+        "dpr",
         "led",
         "m2m_100",
         "marian",

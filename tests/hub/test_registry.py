@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_te
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
 START["gemma3_text"] = "Gemma3"
-OTHERS = {"HF_ColBERT"}
+OTHERS = {"HF_ColBERT", "DPREncoders"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
 """Families that are not of `transformers`."""
@@ -26,7 +26,7 @@ def test_the_page_lists_what_is_read():
     whole = {name for family in FAMILIES.values() for name in family.architectures}
     listed = {}
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
-        names = re.findall(r"\w*Model(?:WithProjection)?\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL", classes)
+        names = re.findall(r"\w*Model(?:WithProjection)?\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes)
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {name if name in whole else START[kind] + name for name in names}
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
@@ -71,6 +71,10 @@ SAID = {
     "VideoMAEForPreTraining": {"fill-mask"},
     "ForObjectDetection": {"object-detection"},
     "HF_ColBERT": {"late-interaction"},
+    "QuestionEncoder": {"sentence-similarity"},
+    "ContextEncoder": {"sentence-similarity"},
+    "DPRReader": {"question-answering"},
+    "DPREncoders": {"passage-retrieval"},
     "DiTTransformer2DModel": {"image-generation"},
     "AutoencoderKL": {"image-reconstruction"},
 }
@@ -104,7 +108,10 @@ def test_the_page_lists_what_is_not(kind):
     name = kind.replace("-", "_")
     theirs = pytest.importorskip(f"transformers.models.{name}.modeling_{name}").__all__
     classes = {
-        each for each in theirs if re.search(r"Model$|For[A-Z]", each) and not re.search("PreTrainedM|Pretrained", each)
+        each
+        for each in theirs
+        if re.search(r"Model$|For[A-Z]|^DPR\w*(Encoder|Reader)$", each)
+        and not re.search("PreTrainedM|Pretrained", each)
     }
     known = {each for family in FAMILIES.values() for each in family.architectures}
     missing = {each for each in classes - known if not each.endswith("ForCausalLM")}

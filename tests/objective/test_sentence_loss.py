@@ -33,6 +33,13 @@ def test_every_text_is_told_from_all_second_and_third_ones():
     assert metrics["count"] == 3
 
 
+def test_vectors_may_be_compared_by_inner_products():
+    scores = VECTORS[:, 0] @ np.concatenate([VECTORS[:, 1], VECTORS[:, 2]]).T
+    expected = np.log(np.exp(0.5 * scores).sum(axis=1)).sum() - 0.5 * np.trace(scores)
+    objective = MultipleNegativesRankingLoss(similarity="dot", scale=0.5)
+    np.testing.assert_allclose(objective.over(jnp.asarray(VECTORS), batch(3))[0], expected, rtol=1e-5)
+
+
 def test_a_text_that_is_the_second_of_several_rows_is_no_negative():
     tokens = jnp.asarray([[[1, 2], [3, 4], [5, 6]], [[7, 8], [3, 4], [9, 9]], [[1, 1], [2, 2], [3, 4]]])
     vectors = jnp.asarray(VECTORS).at[1, 1].set(VECTORS[0, 1]).at[2, 2].set(VECTORS[0, 1])
@@ -83,3 +90,5 @@ def test_what_makes_no_sense_is_refused_in_a_sentence():
         TripletLoss(margin=-1.0)
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         CoSENTLoss(scale=0)
+    with pytest.raises(ValueError, match=r"scale must be positive and similarity cosine or dot, got 20\.0 and 'sum'"):
+        MultipleNegativesRankingLoss(similarity="sum")

@@ -15,6 +15,7 @@ from flax_transformer.objective import (
 
 torch = pytest.importorskip("torch")
 losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+dot_score = pytest.importorskip("sentence_transformers.util").dot_score
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
@@ -32,6 +33,10 @@ CASES = {
     "ranking both ways": (
         MultipleNegativesRankingLoss(both_ways=True), 3,
         lambda: losses.MultipleNegativesRankingLoss(None, **SYMMETRIC),
+    ),
+    "ranking by inner products": (
+        MultipleNegativesRankingLoss(similarity="dot", scale=1.0), 3,
+        lambda: losses.MultipleNegativesRankingLoss(None, scale=1.0, similarity_fct=dot_score),
     ),
     "triplet": (TripletLoss(margin=1.0), 3, lambda: losses.TripletLoss(None, triplet_margin=1.0)),
     "triplet by cosine": (

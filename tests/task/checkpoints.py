@@ -88,6 +88,7 @@ FILES = {
     "t5": lambda: tokenizer_files("$A </s>"),
     "mt5": lambda: tokenizer_files("$A </s>"),
     "bart": lambda: tokenizer_files("<s> $A </s>"),
+    "led": lambda: tokenizer_files("<s> $A </s>"),
     "marian": lambda: tokenizer_files("$A </s>"),
     "bert": lambda: tokenizer_files("<s> $A </s>", "[MASK]", cls_token="<s>", sep_token="</s>"),
     "roberta": lambda: tokenizer_files("<s> $A </s>", cls_token="<s>", sep_token="</s>"),

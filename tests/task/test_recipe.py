@@ -16,14 +16,17 @@ from flax_transformer.hub.quantized.model import dequantize_model, quantized_ker
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.models.text.led import led_base_16384
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.captioning import Captions
+from flax_transformer.task.checkpoint import positions_of, written_positions_of
 from flax_transformer.task.experiment import train
 from flax_transformer.task.opened import VocabularyConfig
-from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.recipe import Recipe, check_length
 from flax_transformer.task.run import open_run, open_translator
-from flax_transformer.task.spec import Spec, longest, sized
+from flax_transformer.task.spec import Spec, longest, longest_sides, sized
+from flax_transformer.task.summarisation import Summaries
 from flax_transformer.task.text_generation import Continuations, TextLoss, TextWindows
 from flax_transformer.task.translator import Search
 from flax_transformer.train.config import from_json, to_json
@@ -109,6 +112,17 @@ def families_tables(model):
 def test_positions_are_limited_where_they_are_learned():
     assert longest(gpt2_tiny()) == gpt2_tiny().embedding.max_length
     assert longest(transformer_tiny()) is None
+    config = led_base_16384()
+    assert longest_sides(config) == (16_384, 1_024) == (positions_of(config), written_positions_of(config))
+    assert longest_sides(gpt2_tiny()) == (longest(gpt2_tiny()),) * 2
+
+
+def test_either_side_of_an_encoder_decoder_has_its_own_positions():
+    check_length(Summaries(source_length=4_096, target_length=1_024, tokens=65_536), led_base_16384())
+    with pytest.raises(ValueError, match="got target_length=1025, 1024 positions"):
+        check_length(Summaries(source_length=4_096, target_length=1_025, tokens=65_536), led_base_16384())
+    with pytest.raises(ValueError, match="got source_length=17000, 16384 positions"):
+        check_length(Summaries(source_length=17_000, tokens=2**20), led_base_16384())
 
 
 @pytest.mark.rotates

@@ -194,7 +194,7 @@ def test_options_that_do_not_fit_are_refused():
 
 
 @pytest.mark.rotates
-@pytest.mark.parametrize("kind", ["bart", "t5"])
+@pytest.mark.parametrize("kind", ["bart", "t5", "led"])
 def test_a_checkpoint_is_tuned_and_used(kind, root, tmp_path, run):
     recipe = experiments("summarise")["finetune"]
     recipe = replace(

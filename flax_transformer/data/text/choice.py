@@ -29,7 +29,7 @@ class ChoiceData:
 
     What a file may be: RACE's objects of `article`, `questions`, `options` and `answers` (A, B, …); DREAM's lists of a
     dialogue, its questions with `choice` and `answer`, and an id; lines of `context`, `question`, `answers` and
-    `label`. Without a folder they are made-up dialogues.
+    `label`. An answer that stands twice among the choices is read once. Without a folder they are made-up dialogues.
     """
 
     root: str = ""
@@ -49,7 +49,12 @@ class ChoiceData:
           ValueError: a file of another form, or a question without its right answer; names it.
         """
         name = split_file(self, split)
-        return read_choices(Path(self.root) / name) if self.root else made_up_choices(split)
+        if not self.root:
+            return made_up_choices(split)
+        found = read_choices(Path(self.root) / name)
+        if not found:
+            raise ValueError(f"{Path(self.root) / name} must have questions, it has none")
+        return found
 
 
 def read_choices(path: str | Path) -> list[Choices]:
@@ -72,8 +77,8 @@ def _file(file: Path) -> Iterator[Choices]:
     try:
         records = [json.loads(text)]
     except ValueError:
-        try:
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        try:  # splitlines() would cut a text at U+2028, which JSON may have within
+            records = [json.loads(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise ValueError(f"{file} must be JSON, or lines of it: {error}") from error
     if len(records) == 1 and isinstance(records[0], list):
@@ -84,30 +89,58 @@ def _file(file: Path) -> Iterator[Choices]:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{file}, number {number} must be a question in RACE's form, DREAM's, or an object of context, "
-                f"question, answers and label: {error!r:.100}"
+                f"question, answers and label: {_reason(error)}"
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong with a record, also where Python says it in half a sentence."""
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    return f"{error}"[:200] or type(error).__name__
 
 
 def _questions(record: Any) -> Iterator[Choices]:
     if isinstance(record, Mapping) and "article" in record:
-        asked = zip(record["questions"], record["options"], record["answers"], strict=True)
-        for question, options, letter in asked:
+        lists = [_list(record[name], name) for name in ("questions", "options", "answers")]
+        if len({*map(len, lists)}) > 1:
+            counts = ", ".join(str(len(each)) for each in lists)
+            raise ValueError(f"questions, options and answers must be as many, got {counts}")
+        for question, options, letter in zip(*lists, strict=True):
+            if not isinstance(letter, str) or len(letter) != 1 or letter not in string.ascii_uppercase:
+                raise ValueError(f"answers must be letters from A on, got {letter!r:.40}")
             yield _checked(record["article"], question, options, string.ascii_uppercase.index(letter))
     elif isinstance(record, Mapping):
         yield _checked(record["context"], record["question"], record["answers"], record["label"])
     else:
-        turns, asked, *_ = record
-        for each in asked:
-            yield _checked("\n".join(turns), each["question"], each["choice"], each["choice"].index(each["answer"]))
+        turns, asked, *_ = _list(record, "a record")
+        for each in _list(asked, "questions"):
+            choice = _list(each["choice"], "choice")
+            if each["answer"] not in choice:
+                raise ValueError(f"the right answer must be among the choices, got {each['answer']!r:.80}")
+            dialogue = "\n".join(_list(turns, "the dialogue"))
+            yield _checked(dialogue, each["question"], choice, choice.index(each["answer"]))
 
 
-def _checked(context: str, question: str, answers: Any, label: int) -> Choices:
-    found = Choices(str(context), str(question), tuple(map(str, answers)), int(label))
-    if len(found.answers) < 2 or not 0 <= found.label < len(found.answers):
-        raise ValueError(f"two answers at least, the right one among them, got {len(found.answers)} and {label}")
-    if not found.context.strip() or not all(each.strip() for each in found.answers):
-        raise ValueError("a text and answers that are not empty")
-    return found
+def _list(value: Any, name: str) -> list:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list, got {value!r:.40}")
+    return value
+
+
+def _checked(context: Any, question: Any, answers: Any, label: Any) -> Choices:
+    """Make a question; an answer that stands among the choices again is left out, as both have one score."""
+    answers = _list(answers, "answers")
+    if wrong := [each for each in (context, question, *answers) if not isinstance(each, str)]:
+        raise ValueError(f"text, question and answers must be texts, got {wrong[0]!r:.40}")
+    if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < len(answers):
+        raise ValueError(f"the label must be the number of an answer, from 0 to {len(answers) - 1}, got {label!r:.40}")
+    different = tuple(dict.fromkeys(answers))
+    if len(different) < 2:
+        raise ValueError(f"there must be two answers at least, got {len(different)}")
+    if not context.strip() or not all(each.strip() for each in different):
+        raise ValueError("text and answers must not be empty")
+    return Choices(context, question, different, different.index(answers[label]))
 
 
 _DRINKS = ("tea", "coffee", "milk", "juice", "water", "cocoa")

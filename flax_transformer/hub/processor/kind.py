@@ -65,6 +65,9 @@ _KIND = {
     kind.name: kind
     for kind in (
         TokenizerType("bert", _BERT, True, "right", "WordPiece", dress_bert),
+        TokenizerType("dprquestionencoder", _BERT, True, "right", "WordPiece", dress_bert),
+        TokenizerType("dprcontextencoder", _BERT, True, "right", "WordPiece", dress_bert),
+        TokenizerType("dprreader", _BERT, False, "right", "WordPiece", dress_bert),
         TokenizerType("electra", _BERT, True, "right", "WordPiece", dress_bert),
         TokenizerType("distilbert", _BERT, False, "right", "WordPiece", dress_bert),
         TokenizerType("roberta", _ROBERTA, False, "right", "BPE", dress_roberta),
@@ -94,6 +97,7 @@ _OF_MODEL = {name: name for name in _KIND} | {
     "qwen3_moe": "qwen2",
     "mt5": "t5",
     "wav2vec2": "wav2vec2ctc",
+    "dpr": "bert",
     "blip": "bert",
     "git": "bert",
     "m2m_100": "m2m100",
