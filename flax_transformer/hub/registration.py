@@ -41,6 +41,9 @@ USES = {
     "reinforcement-learning": "choose actions",
     "image-generation": "generate images",
     "image-reconstruction": "restore images from latents",
+    "frame-classification": "tell the class of every stretch of a recording",
+    "speaker-verification": "tell speakers apart",
+    "contrastive-pretraining": "tell masked stretches of a recording from others",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
 }
