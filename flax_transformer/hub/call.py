@@ -107,6 +107,8 @@ class ModelOutput:
     """[B, S, D]."""
     hidden_states: Any = None
     """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
+    feature_maps: Any = None
+    """Of the stages that config.json names, [B, D, I, J] each; [B, T, D] where they are no grids."""
     reshaped_hidden_states: Any = None
     """Of every stage, [B, D, R, C] of rows and columns of patches."""
     encoder_hidden_states: Any = None

@@ -44,6 +44,7 @@ USES = {
     "frame-classification": "tell the class of every stretch of a recording",
     "speaker-verification": "tell speakers apart",
     "contrastive-pretraining": "tell masked stretches of a recording from others",
+    "feature-maps": "give feature maps",
     "feature-extraction": "give hidden states",
     "sentence-similarity": "compare sentences",
 }

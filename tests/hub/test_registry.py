@@ -26,7 +26,7 @@ def test_the_page_lists_what_is_read():
     whole = {name for family in FAMILIES.values() for name in family.architectures}
     listed = {}
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
-        names = re.findall(r"\w*Model(?:WithProjection)?\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL", classes)
+        names = re.findall(r"\w*Model(?:WithProjection)?\b|\w*Backbone\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL", classes)
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {name if name in whole else START[kind] + name for name in names}
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
@@ -68,6 +68,7 @@ SAID = {
     "ForAudioFrameClassification": {"frame-classification"},
     "ForXVector": {"speaker-verification"},
     "Wav2Vec2ForPreTraining": {"contrastive-pretraining"},
+    "Backbone": {"feature-maps"},
     "ForCTC": {"automatic-speech-recognition"},
     "ForMaskedImageModeling": {"fill-mask"},
     "ViTMAEForPreTraining": {"fill-mask"},
@@ -107,7 +108,9 @@ def test_the_page_lists_what_is_not(kind):
     name = kind.replace("-", "_")
     theirs = pytest.importorskip(f"transformers.models.{name}.modeling_{name}").__all__
     classes = {
-        each for each in theirs if re.search(r"Model$|For[A-Z]", each) and not re.search("PreTrainedM|Pretrained", each)
+        each
+        for each in theirs
+        if re.search(r"Model$|Backbone$|For[A-Z]", each) and not re.search("PreTrainedM|Pretrained", each)
     }
     known = {each for family in FAMILIES.values() for each in family.architectures}
     missing = {each for each in classes - known if not each.endswith("ForCausalLM")}
