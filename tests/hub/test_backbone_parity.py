@@ -10,8 +10,10 @@ from flax_transformer import hub  # noqa: E402
 from tests.hub.oracle import compare  # noqa: E402
 from tests.hub.pictures import images, make  # noqa: E402
 
-KINDS = "resnet", "convnext", "swin", "dinov2", "beit"
-pytestmark = [pytest.mark.parity, pytest.mark.proves([*KINDS], "parity", "backbones: feature maps and their norms")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves(["resnet", "convnext", "swin", "dinov2", "beit"], "parity", "backbones: maps and their norms"),
+]
 
 CONV = {"depths": [1, 2, 1], "hidden_sizes": [8, 16, 12]}
 SWIN = {"embed_dim": 8, "depths": [2, 1, 2], "num_heads": [2, 4, 2], "window_size": 3, "patch_size": 2, "mlp_ratio": 2}
