@@ -4,11 +4,12 @@ r"""Choose actions by the return that is asked for: a Decision Transformer, lear
     python experiments/decide.py                                # a pole on a cart, played by players of every skill
     python experiments/decide.py cloning --workdir runs/cloning
     python experiments/decide.py transformer --workdir runs/expert --data.root EPISODES.npz
+    python experiments/decide.py torque --workdir runs/torque --data.root PENDULUM.npz
 
-The first word is `transformer`, which is given the return to go, or `cloning`, the same model that is not, and
-does as those did whom it learned from. A file of arrays has `obs` [N, S], `actions` [N], `rewards` [N] and
-`episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
-(--evaluators.0.asked).
+The first word is `transformer`, which is given the return to go, or `cloning`, the same model that is not, and does as
+those did whom it learned from; or `torque`, whose actions are numbers, to swing a pendulum up. A file of arrays has
+`obs` [N, S], `actions` [N] of kinds or [N, A] of numbers, `rewards` [N] and `episode_starts` [N]. The finished model
+plays CartPole and is asked for returns of 500, 200 and 50 (--evaluators.0.asked), or Pendulum, for 0, −150 and −300.
 
 Learned from 360 episodes whose mean return is 240.9, 2,000 steps, it got 500.0 ± 0.0 where 500 was asked for, 224.0 ±
 22.5 of 200 and 53.6 ± 19.1 of 50 (20 episodes each, one seed, 10 minutes of two cores that were busy with other work,
@@ -16,10 +17,12 @@ Learned from 360 episodes whose mean return is 240.9, 2,000 steps, it got 500.0 
 ± 120.4, 170.2 ± 58.3 and 45.9 ± 20.3.
 """
 
+from dataclasses import replace
+
 from flax_transformer.data.trajectory import DecisionData
 from flax_transformer.models.multimodal.decision_transformer import DecisionConfig
 from flax_transformer.nn import transformer_block
-from flax_transformer.objective import ActionLoss
+from flax_transformer.objective import ActionLoss, SquaredActionLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.reinforcement_learning import Rollouts, TrajectoryParts
@@ -50,9 +53,20 @@ def experiment(examples: TrajectoryParts) -> Recipe:
     )  # fmt: skip
 
 
+def with_numbers(recipe: Recipe) -> Recipe:
+    """Return a recipe for actions that are numbers, told in Pendulum-v1."""
+    return replace(
+        recipe,
+        model=replace(recipe.model, tanh=True),
+        objective=SquaredActionLoss(),
+        evaluators=(Rollouts(environment="Pendulum-v1", asked=(0.0, -150.0, -300.0)),),
+    )
+
+
 EXPERIMENTS = {
     "transformer": experiment(TrajectoryParts()),
     "cloning": experiment(TrajectoryParts(condition=False)),
+    "torque": with_numbers(experiment(TrajectoryParts())),
 }
 
 if __name__ == "__main__":

@@ -48,3 +48,25 @@ def samples_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fie
     samples, mask = _given(inputs)
     hidden = model.hidden_states(samples, lengths=None if mask is None else mask.lengths, key=keys[0])
     return ModelOutput(logits=model.output(hidden, key=keys[1]))
+
+
+def samples_speaker(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Embed recordings by who speaks, as Wav2Vec2ForXVector does."""
+    samples, mask = _given(inputs)
+    hidden = model.hidden_states(samples, lengths=None if mask is None else mask.lengths, key=key)
+    embeddings = model.head.embeddings(hidden)
+    return ModelOutput(logits=model.head.output(embeddings), embeddings=embeddings)
+
+
+def samples_contrast(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Predict masked positions, and tell them from others where these are given, as Wav2Vec2ForPreTraining does."""
+    samples, mask = _given(inputs)
+    masked = None if inputs.mask_time_indices is None else inputs.mask_time_indices.astype(bool)
+    found = model(samples, mask=mask, masked=masked, key=key)
+    losses = None, None
+    if inputs.sampled_negative_indices is not None:
+        losses = model.losses(found, inputs.sampled_negative_indices, masked)
+    return ModelOutput(
+        projected_states=found.predicted, projected_quantized_states=found.quantised,
+        codevector_perplexity=found.perplexity, contrastive_loss=losses[0], diversity_loss=losses[1],
+    )  # fmt: skip

@@ -91,12 +91,26 @@ class ModelOutput:
     """[B, P]: 1 where a patch is masked."""
     ids_restore: Any = None
     """[B, P]: where a patch is in the order in which those that are kept come first."""
+    embeddings: Any = None
+    """[B, E], of recordings by who speaks."""
+    projected_states: Any = None
+    """[B, S, E]: what the positions of a recording are predicted to be."""
+    projected_quantized_states: Any = None
+    """[B, S, E]: what they are, by their codes."""
+    codevector_perplexity: Any = None
+    """[]: how many codes are in use."""
+    contrastive_loss: Any = None
+    """[]: summed over masked positions."""
+    diversity_loss: Any = None
+    """[]: of codes that are not in use."""
     extract_features: Any = None
     """[B, S, C]: what convolutions give of a recording's samples, normalised."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None
     """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
+    feature_maps: Any = None
+    """Of the stages that config.json names, [B, D, I, J] each; [B, T, D] where they are no grids."""
     reshaped_hidden_states: Any = None
     """Of every stage, [B, D, R, C] of rows and columns of patches."""
     encoder_hidden_states: Any = None

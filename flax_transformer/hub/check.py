@@ -134,6 +134,22 @@ def check_samples(inputs: Inputs, fields: Fields) -> None:
         )
 
 
+def check_contrast(inputs: Inputs, fields: Fields) -> None:
+    """Refuse samples as `check_samples`, and others to tell positions from without the positions that are masked.
+
+    Raises:
+      ValueError: says which.
+    """
+    check_samples(inputs, fields)
+    masked, others = inputs.mask_time_indices, inputs.sampled_negative_indices
+    if others is not None and (masked is None or others.shape[:-1] != masked.shape):
+        found = None if masked is None else list(masked.shape)
+        raise ValueError(
+            f"sampled_negative_indices must be [B, S, N] beside mask_time_indices [B, S], got {list(others.shape)} and "
+            f"{found}"
+        )
+
+
 def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:
     """Put a token that no table has where any id of a position is out of range, so that its row becomes NaN."""
 

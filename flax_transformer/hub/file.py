@@ -31,8 +31,11 @@ PATTERNS = (
 """What is downloaded: nothing that could be code, but for chat templates, which run confined."""
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-OTHERS = {"F8_E4M3": "float8_e4m3fn", "I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64"}
-"""What quantized weights are made of."""
+OTHERS = {
+    "F8_E4M3": "float8_e4m3fn", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
+    "U32": "uint32", "I64": "int64", "U64": "uint64", "F64": "float64", "BOOL": "bool",
+}  # fmt: skip
+"""What quantized weights are made of, and tensors that no model uses."""
 
 
 def find_folder(

@@ -152,6 +152,8 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     config, generation = _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
+    if settings.get("interpolate_pos_encoding") and given.pixel_values is None:
+        raise ValueError(f"interpolate_pos_encoding is of images, a {name_of(pretrained)} is given none")
     if given.global_attention_mask is not None:
         pretrained.architecture.inputs.check(name_of(pretrained), ("input_ids", "global_attention_mask"))
     model, start = pretrained.model, start_of(pretrained)

@@ -55,6 +55,10 @@ class Inputs:
     """Float [B, C, T]: the log-mel frames of recordings; models of this package take them as [B, T, C]."""
     input_values: Any = None
     """Float [B, T]: samples of recordings, as a processor gives them."""
+    mask_time_indices: Any = None
+    """Bool [B, S]: True where a position of a recording is masked."""
+    sampled_negative_indices: Any = None
+    """Int [B, S, N]: positions from which each is told, counted through all rows."""
     bool_masked_pos: Any = None
     """Bool [B, P]: True where a patch is masked."""
     kept_patches: Any = None

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from flax_transformer.hub.quantized.read import read_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family, read_as
 from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder
+from flax_transformer.hub.unused import Unused
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract
@@ -132,7 +133,7 @@ def _filled(
         model = abstract(config)
     entries = resolve(family.rows(architecture), model)
     _check_depth(entries, stored, folder)
-    tensors, differences = _matched(stored, entries, family, architecture, lenient)
+    tensors, left, differences = _matched(stored, entries, family, architecture, lenient)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
@@ -142,7 +143,10 @@ def _filled(
     if fields.get("quantization_config") is not None and not quantized_kernels(model):
         fields = Fields.of({name: value for name, value in fields.items() if name != "quantization_config"})
     said = read_json(folder / family.generation) if (folder / family.generation).is_file() else said
-    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder))
+    unused, named = Unused(), fields["architectures"][0]
+    if named in (stated.get("architectures") or ()):
+        unused = Unused.of(named, left.tensors, left.copies, dtype)
+    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder), unused)
 
 
 def _asked(stated: Fields, lenient: Lenient, adapters: Sequence[Adapter]) -> tuple[Fields, Lenient]:
@@ -258,35 +262,51 @@ def _named(file: Path) -> Iterator[None]:
         raise ValueError(f"{file}: {error}") from error
 
 
+@dataclass(frozen=True)
+class _Left:
+    """Stored tensors that no parameter is made of: by name, and those that are another one again."""
+
+    tensors: dict[str, StoredTensor]
+    copies: list[tuple[str, str, bool]]
+
+
 def _matched(
     stored: Mapping[str, StoredTensor],
     entries: list[Entry],
     family: Family,
     architecture: Architecture,
     lenient: Lenient,
-) -> tuple[dict[str, StoredTensor], list[str]]:
-    """Return stored tensors the names the table has, and leave out what may be; list copies that are none."""
+) -> tuple[dict[str, StoredTensor], _Left, list[str]]:
+    """Return stored tensors the names the table has, and what is left beside them; list copies that are none.
+
+    What an exception ignores is not left: whoever makes it does without.
+    """
     counters = {name for entry in entries for name in entry.counters}
     expected = {name for entry in entries for name in entry.names} | counters
     rename = renamer({**lenient.rename, **family.renamed})
-    ignored = re.compile("|".join((*family.ignored, *architecture.ignored, *lenient.ignore)) or r"(?!)")
+    ignored = re.compile("|".join((*family.ignored, *architecture.ignored)) or r"(?!)")
+    dropped = re.compile("|".join(lenient.ignore) or r"(?!)")
     prefixes = (family.prefix_of(architecture), family.prefix)
     tensors: dict[str, StoredTensor] = {}
+    left = _Left({}, [])
     for name, tensor in stored.items():
         name = _prefixed(rename(name), expected, prefixes)
-        if name in expected or not ignored.search(name):
-            tensors[name] = tensor
+        if name in expected or not (ignored.search(name) or dropped.search(name)):
+            (left.tensors if name in counters else tensors)[name] = tensor
+        elif not dropped.search(name):
+            left.tensors[name] = tensor
     differences = []
     for copy, original in family.copies.items():
         copy, original = _prefixed(copy, expected, prefixes), _prefixed(original, expected, prefixes)
         if copy not in tensors or copy in expected:
             continue
         tensor = tensors.pop(copy)
+        left.copies.append((copy, original, original in tensors))
         if original not in tensors:
             tensors[original] = tensor
         elif not same_tensor(tensor, tensors[original]):
             differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
-    return turned(entries, {name: tensor for name, tensor in tensors.items() if name not in counters}), differences
+    return turned(entries, tensors), left, differences
 
 
 def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:

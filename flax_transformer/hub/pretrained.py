@@ -16,6 +16,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
+from flax_transformer.hub.unused import Unused
 from flax_transformer.listing import listed
 from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
@@ -65,6 +66,8 @@ class Pretrained:
     processor: Any = field(default=None, metadata={"static": True})
     """An `ImageProcessor`, which makes `pixel_values` of images, a `AudioProcessor`, which makes `input_features` or
     `input_values` of recordings, or None where the checkpoint has none."""
+    unused: Unused = field(default=Unused(), metadata={"static": True})
+    """Stored tensors that the model does not use, which `hub.save` writes again."""
 
     layer_order = (Part("model"),)
 

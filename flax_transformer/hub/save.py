@@ -55,6 +55,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: i
     parts = tensors_of(pretrained.model, entries) | (few if kernels else {})
     if family.writes_copies:
         parts |= {copy: parts[original] for copy, original in family.copies.items() if original in parts}
+    parts = pretrained.unused.beside(parts, pretrained.config["architectures"][0])
     if family.spelled is not None:
         parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
     dtype = common_dtype(jax.tree.leaves(pretrained.model))

@@ -189,7 +189,10 @@ HINTS = {
     "seed": "key=jax.random.key(0) is what sampling draws from",
 }
 """What to do instead, of words that `transformers` has."""
-KEPT = ("use_cache", "synced_gpus", "cache_implementation", "return_legacy_cache", "transformers_version")
+KEPT = (
+    "use_cache", "synced_gpus", "cache_implementation", "return_legacy_cache", "transformers_version",
+    "interpolate_pos_encoding",
+)  # fmt: skip
 """Words about how, and not what, is generated: nothing here depends on them."""
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from flax_transformer.decode import Timestamps, make_process
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.fallback import Fallback, mean_logprobs, no_speech
 from flax_transformer.hub.generate import GenerationTask, run
 from flax_transformer.hub.generation_input import STARTS
 from flax_transformer.hub.settings import Settings, make_settings
@@ -70,7 +71,9 @@ def generate(
       input_features: frames as the processor makes them, of any length.
       attention_mask: 1 where there is audio; recordings of different lengths that are longer than a window need it.
       language, task, return_timestamps, prompt_ids: see `Speech`.
-      settings: fields of `Settings`; the checkpoint's own by default.
+      settings: fields of `Settings`, the checkpoint's own by default; and when windows are written down again or left
+        out: `temperature`, one or several, `compression_ratio_threshold`, `logprob_threshold`, `no_speech_threshold`,
+        and `key` to draw from: see `Fallback`.
 
     Raises:
       ValueError: a checkpoint that writes no speech down, frames of another shape, a language or task that it has no
@@ -80,7 +83,7 @@ def generate(
     how = Speech(language=many, task=task, return_timestamps=return_timestamps, prompt_ids=tuple(map(int, prompt_ids)))
     found = segments(pretrained, input_features, attention_mask, how, settings)
     rows = [[token for segment in row for token in segment.tokens] for row in found]
-    pad = make_settings(pretrained.config, pretrained.generation, settings).filler
+    pad = make_settings(pretrained.config, pretrained.generation, Fallback.of(settings)[1]).filler
     length = max(map(len, rows))
     return jnp.asarray([row + [pad] * (length - len(row)) for row in rows], jnp.int32)
 
@@ -97,7 +100,8 @@ def segments(
     A window begins where the last segment ended that was whole, which is known where times are told; without them, and
     where none is told twice in a row, each window is a segment. Arguments and errors as those of `generate`.
     """
-    chosen = make_settings(pretrained.config, pretrained.generation, settings or {})
+    fallback, settings = Fallback.of(settings or {})
+    chosen = make_settings(pretrained.config, pretrained.generation, settings)
     features, ends = _checked(pretrained, input_features, attention_mask, chosen)
     encoder = pretrained.model.cfg.encoder
     said = pretrained.generation or pretrained.config
@@ -116,7 +120,11 @@ def segments(
     begun = begin(pretrained, features[:, :, : encoder.frames], replace(how, return_timestamps=times), chosen)
     latest = said.get("max_initial_timestamp_index")
     rule = Timestamps(begin=first + 1, end=chosen.ends[0], latest=latest) if times else None
-    writer = _Writer(pretrained, begun, chosen, rule)
+    if fallback.no_speech is not None and first is None:
+        raise ValueError("to tell silence takes a checkpoint that says no_timestamps_token_id, this one does not")
+    writer = _Writer(
+        pretrained, begun, chosen, rule, fallback, len(how.prompt_ids), None if first is None else first - 1
+    )
     begin_of_times = pretrained.vocabulary + 1 if first is None else first + 1
     found: list[list[Segment]] = [[] for _ in features]
     seek = np.zeros(len(features), int)
@@ -126,7 +134,10 @@ def segments(
         window = np.zeros((*features.shape[:2], encoder.frames), features.dtype)
         for place, row in enumerate(rows):
             window[place, :, : widths[row]] = features[row, :, seek[row] : seek[row] + widths[row]]
-        for row, tokens in zip(active, writer(window, rows), strict=False):
+        for row, tokens in zip(active, writer(window, rows, seek[rows]), strict=False):
+            if tokens is None:
+                seek[row] += widths[row]
+                continue
             pieces, moved = cut(tokens, int(widths[row]), begin_of_times, encoder.frames // encoder.max_source)
             found[row] += [Segment(seek[row] * FRAME + a, seek[row] * FRAME + b, each) for a, b, each in pieces]
             seek[row] += moved
@@ -278,28 +289,61 @@ class _Writer:
     begun: Int[np.ndarray, "B P"]
     settings: Settings
     rule: Timestamps | None
+    fallback: Fallback
+    start: int
+    """Where the start token is, behind a prompt."""
+    silence: int | None
+    """The token that says that nobody speaks."""
 
-    def __call__(self, window: Float[np.ndarray, "B C T"], rows: Int[np.ndarray, "B"]) -> list[tuple[int, ...]]:
-        """Return the tokens of each, without an end token."""
+    def __call__(
+        self, window: Float[np.ndarray, "B C T"], rows: Int[np.ndarray, "B"], seek: Int[np.ndarray, "B"]
+    ) -> list[tuple[int, ...] | None]:
+        """Return the tokens of each, without an end token; None where nobody speaks."""
+        fallback, found = self.fallback, [()] * len(rows)
+        pending = range(len(rows))
+        quiet = None
+        if fallback.no_speech is not None:
+            begun = self.begun[rows]
+            quiet = np.asarray(no_speech(self.pretrained, window, begun, self.start, self.silence))
+        for heat in fallback.temperatures:
+            texts, logprobs = self._write(window, rows, heat, seek)
+            wrong = []
+            for i in pending:
+                found[i] = texts[i]
+                if quiet is not None and fallback.is_guess(logprobs[i]) and quiet[i] > fallback.no_speech:
+                    found[i] = None
+                elif fallback.looks_wrong(texts[i], logprobs[i], self.pretrained.vocabulary):
+                    wrong.append(i)
+            pending = wrong
+            if not pending:
+                break
+        ends = self.settings.ends
+        return [row and (row[:-1] if row[-1] in ends else row) for row in found]
+
+    def _write(
+        self, window: Float[np.ndarray, "B C T"], rows: Int[np.ndarray, "B"], heat: float, seek: Int[np.ndarray, "B"]
+    ) -> tuple[list[tuple[int, ...]], Float[np.ndarray, "B"]]:
+        """Return the tokens of each, and how probable they are on average, or score as beams; 0 if nobody asks."""
         begun, chosen = self.begun[rows], self.settings
         count = _new_tokens(chosen, begun.shape[1], self.pretrained.model.cfg.embedding.max_length)
         constraints = replace(chosen.constraints(begun.shape[1]), timestamps=self.rule)
-        process = make_process(constraints, begun, None, count)
+        process = make_process(constraints, begun, None, count, any_numbers=heat > 0)
         frames = np.ascontiguousarray(window.swapaxes(1, 2))
+        how = replace(chosen, do_sample=True, num_beams=1, temperature=heat) if heat else chosen
+        keys = self.fallback.keys(heat, rows, seek) if heat else None
         task = GenerationTask(
-            STARTS["text2text-generation", "text"],
-            frames,
-            None,
-            begun,
-            None,
-            chosen.config(count),
-            process,
-            chosen.cache,
+            STARTS["text2text-generation", "text"], frames, None, begun, keys, how.config(count), process, chosen.cache
         )
-        decoded = refuse_nan(run(self.pretrained.decoder, task))
-        found = zip(np.asarray(decoded.tokens)[:, 0], np.asarray(decoded.lengths)[:, 0], strict=True)
-        kept = [tokens[:length].tolist() for tokens, length in found]
-        return [tuple(row[:-1] if row and row[-1] in chosen.ends else row) for row in kept]
+        decoded = refuse_nan(run(self.pretrained.decoder, task)).best
+        tokens, lengths = np.asarray(decoded.tokens), np.asarray(decoded.lengths)
+        logprobs = np.zeros(len(rows))
+        if self.fallback.logprob is not None and heat:
+            given = tokens[:, :count], lengths, chosen.suppress_tokens
+            logprobs = mean_logprobs(self.pretrained, window, begun, *given)
+        elif self.fallback.logprob is not None:
+            beams = chosen.num_beams > 1
+            logprobs = np.asarray(decoded.scores) if beams else np.asarray(decoded.logprobs).sum(1) / lengths
+        return [tuple(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)], logprobs
 
 
 def _new_tokens(chosen: Settings, begun: int, positions: int) -> int:

@@ -5,7 +5,7 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
-from flax_transformer.objective.action import ActionLoss
+from flax_transformer.objective.action import ActionLoss, SquaredActionLoss
 from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
@@ -102,6 +102,7 @@ __all__ = [
     "SimCLRLoss",
     "SimMIMLoss",
     "SpanLoss",
+    "SquaredActionLoss",
     "TokenLoss",
     "TripletLoss",
     "ViewChange",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
@@ -66,10 +66,13 @@ class TrajectoryParts:
                 f"{split}: {len(each):,} episodes, {len(each.states):,} steps, returns {low:g} to {high:g}, "
                 f"mean {each.returns.mean():.1f}", flush=True,
             )  # fmt: skip
-        kinds = 1 + max(int(each.actions.max()) for each in found.values())
+        numbers = train.actions.ndim > 1
+        kinds = train.actions.shape[1] if numbers else max(1 + max(int(x.actions.max()) for x in found.values()), 2)
+        most = np.abs(train.actions).max(0) if numbers else np.zeros(0)
         std = train.states.std(0)
         rows = StepRows(
-            length=self.length, kinds=max(kinds, 2), mean=tuple(train.states.mean(0).tolist()),
+            length=self.length, kinds=kinds, action_scale=tuple((most + (most == 0)).tolist()),
+            mean=tuple(train.states.mean(0).tolist()),
             std=tuple((std + (std == 0)).tolist()), condition=self.condition,
             scale=float(self.scale or abs(train.returns).max() or 1.0),
         )  # fmt: skip
@@ -80,7 +83,12 @@ class TrajectoryParts:
             validation=once,
             test=once,
             held=HeldPlay(rows, train.returns),
-            fields={"state_mean": list(rows.mean), "state_std": list(rows.std), "return_scale": rows.scale},
+            fields={
+                "state_mean": list(rows.mean),
+                "state_std": list(rows.std),
+                "return_scale": rows.scale,
+                **({"action_scale": list(rows.action_scale)} if numbers else {}),
+            },
         )
 
 
@@ -102,7 +110,7 @@ class Rollouts(Evaluator):
     """Returns; the first is what the model is good by."""
     temperature: float = 0.7
     """What logits of actions are divided by before one is drawn, as those who played badly did what they did at random;
-    0: the most probable is taken."""
+    0: the most probable is taken. Actions that are numbers are taken as they are said."""
 
     def __post_init__(self):
         if self.episodes < 1 or not self.asked or self.temperature < 0:
@@ -117,7 +125,8 @@ class Rollouts(Evaluator):
         samples, table = [], []
         for asked in self.asked:
             key = jax.random.key(finished.seed)
-            how = {"key": key, "temperature": self.temperature} if self.temperature else {}
+            drawn = self.temperature and not held.rows.action_scale
+            how = {"key": key, "temperature": self.temperature} if drawn else {}
             got = play(finished.model, held.rows, self.environment, asked, self.episodes, **how)
             metrics |= {f"return_asked_{asked:g}": float(got.mean())}
             said = ", ".join(f"{value:g}" for value in got)
@@ -146,7 +155,8 @@ def play(
       model: says `output(hidden).actions`; it sees the last T steps.
       rows: how steps are laid out.
       asked: the return to begin with, of which what is gained is taken away.
-      key: for actions to be drawn by their probabilities; None takes the most probable.
+      key: for kinds of actions to be drawn by their probabilities; None takes the most probable, and actions that are
+        numbers as they are said, within what the environment takes.
       temperature: what logits are divided by before.
     """
     T, S, heat = rows.length, len(rows.mean), np.float32(temperature)
@@ -164,10 +174,10 @@ def play(
         pad = T - states[:, part].shape[1]
         window = [np.pad(x[:, part], ((0, 0), (0, pad), (0, 0))) for x in (states, actions, returns)]
         own = None if key is None else jax.random.fold_in(key, t)
-        chosen = np.asarray(_choose(model, *window, times, t - begin, heat, own))
+        said = np.asarray(_choose(model, *window, times, t - begin, heat, own, kinds=not rows.action_scale))
+        actions[~over, t] = said[~over]
         for i in np.flatnonzero(~over):
-            state, reward, ended, cut, _ = made[i].step(int(chosen[i]))
-            actions[i, t, chosen[i]] = 1
+            state, reward, ended, cut, _ = made[i].step(_told(made[i], said[i], rows))
             total[i] += reward
             over[i] = ended or cut
             states[i, t + 1] = (state - rows.mean) / rows.std
@@ -178,7 +188,15 @@ def play(
     return total
 
 
-@jax.jit
+def _told(environment: Any, said: np.ndarray, rows: StepRows) -> Any:
+    """Return an action as an environment takes it."""
+    if not rows.action_scale:
+        return int(said.argmax())
+    space = environment.action_space
+    return np.clip(said * np.array(rows.action_scale), space.low, space.high).astype(space.dtype)
+
+
+@partial(jax.jit, static_argnames="kinds")
 def _choose(
     model: Any,
     states: Array,
@@ -188,8 +206,13 @@ def _choose(
     place: Array,
     heat: Array,
     key: PRNGKeyArray | None,
-) -> Int[Array, " E"]:
-    """Return the action of the step at a place; what comes after it is not seen."""
+    *,
+    kinds: bool,
+) -> Float[Array, "E A"]:
+    """Return the action of the step at a place, one-hot if it is a kind; what comes after it is not seen."""
     hidden = model.hidden_states(states=states, actions=actions, returns=returns, times=times)
-    logits = model.output(hidden).actions[:, place]
-    return logits.argmax(-1) if key is None else jax.random.categorical(key, logits / heat)
+    said = model.output(hidden).actions[:, place]
+    if not kinds:
+        return said
+    chosen = said.argmax(-1) if key is None else jax.random.categorical(key, said / heat)
+    return jax.nn.one_hot(chosen, said.shape[-1])

@@ -65,6 +65,7 @@ from flax_transformer.objective import (
     SimCLRLoss,
     SimMIMLoss,
     SpanLoss,
+    SquaredActionLoss,
     TokenLoss,
     TripletLoss,
     Views,
@@ -128,6 +129,7 @@ from tests.contract.toys import (
 
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
+    "SquaredActionLoss": (SquaredActionLoss(), {"output": acted}, {**POSITIONS, "labels": SEEN[..., :E] / 2}),
     "BYOLLoss": (BYOLLoss(), VIEWED, IMAGES),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
     "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),

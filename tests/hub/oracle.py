@@ -8,12 +8,12 @@ from safetensors.numpy import load_file
 from flax_transformer import hub
 
 
-def compare(model, folder, *, published=lambda name: name, spare=(), **inputs):
+def compare(model, folder, *, published=lambda name: name, **inputs):
     """Save a torch model, load it here, and demand the same outputs, layers, tensors, and a round trip.
 
     Positions that a mask hides are not compared: what a model says about padding has no meaning.
     Gives the checkpoint and its output. `published(name)` is what a tensor that transformers writes is called in the
-    files on the hub; `spare` begins the names of those of which nothing comes, and which we leave out.
+    files on the hub.
     """
     theirs, back = Path(folder) / "theirs", Path(folder) / "back"
     model.eval().save_pretrained(theirs)
@@ -25,7 +25,7 @@ def compare(model, folder, *, published=lambda name: name, spare=(), **inputs):
     for name, value in expected.items():
         close(name, value, part(got, name), inputs)
     hub.save(ours, back)
-    same_tensors(theirs, back, published, spare)
+    same_tensors(theirs, back, published)
     again = forward(copied(type(model).from_pretrained(back)), inputs)
     for name, value in expected.items():
         for a, b in zip(as_tuple(value), as_tuple(again[name]), strict=True):
@@ -90,9 +90,9 @@ def seen(name, array, inputs):
     return np.asarray(mask) != 0
 
 
-def same_tensors(theirs, back, published=lambda name: name, spare=()):
+def same_tensors(theirs, back, published=lambda name: name):
     a, b = (load_file(folder / "model.safetensors") for folder in (theirs, back))
-    a = {published(name): tensor for name, tensor in a.items() if not name.startswith(tuple(spare))}
+    a = {published(name): tensor for name, tensor in a.items()}
     assert sorted(a) == sorted(b)
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)

@@ -22,7 +22,6 @@ pytestmark = [
 ]
 
 V, T = 61, 41
-SPARE = ("bert.pooler.",)
 CONFIGS = {
     "blocks": {
         "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "block_size": 4,
@@ -71,18 +70,17 @@ def batch(lengths=(T, 22, 3), length=T):
 
 @pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
 def test_masked_lm_equals_transformers(tmp_path, options):
-    compare(make("BigBirdForMaskedLM", **options), tmp_path, spare=SPARE, **batch())
+    compare(make("BigBirdForMaskedLM", **options), tmp_path, **batch())
 
 
 @pytest.mark.parametrize("kind", ["BigBirdModel", "BigBirdForPreTraining", "BigBirdForSequenceClassification"])
 def test_classes_equal_transformers(tmp_path, kind):
-    spare = SPARE if kind.endswith("Classification") else ()
-    compare(make(kind, **CONFIGS["odd"], num_labels=5), tmp_path, spare=spare, **batch())
+    compare(make(kind, **CONFIGS["odd"], num_labels=5), tmp_path, **batch())
 
 
 def test_words_are_labelled_as_transformers_does(tmp_path):
     model = make("BigBirdForTokenClassification", **CONFIGS["blocks"], num_labels=3)
-    compare(model, tmp_path, spare=SPARE, **batch())
+    compare(model, tmp_path, **batch())
 
 
 def test_choices_equal_transformers(tmp_path):

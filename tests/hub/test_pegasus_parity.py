@@ -43,7 +43,7 @@ def test_every_class_equals_transformers(tmp_path, options, side, kind):
     inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
     if side is not None:
         inputs |= {"attention_mask": padded([9, 4, 1], 9, side), "decoder_attention_mask": padded([6, 1, 3], 6, side)}
-    compare(make(kind, **options), tmp_path, spare=SINUSOIDS, **inputs)
+    compare(make(kind, **options), tmp_path, **inputs)
 
 
 def test_the_file_opens_in_transformers_with_all_it_needs(tmp_path):

@@ -26,7 +26,7 @@ def test_the_page_lists_what_is_read():
     whole = {name for family in FAMILIES.values() for name in family.architectures}
     listed = {}
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
-        names = re.findall(r"\w*Model(?:WithProjection)?\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes)
+        names = re.findall(r"\w*(?:Model(?:WithProjection)?|Backbone)\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes)
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {name if name in whole else START[kind] + name for name in names}
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
@@ -65,6 +65,10 @@ SAID = {
     "ForVideoClassification": {"classification"},
     "ForImageClassificationWithTeacher": {"classification"},
     "ForAudioClassification": {"classification"},
+    "ForAudioFrameClassification": {"frame-classification"},
+    "ForXVector": {"speaker-verification"},
+    "Wav2Vec2ForPreTraining": {"contrastive-pretraining"},
+    "Backbone": {"feature-maps"},
     "ForCTC": {"automatic-speech-recognition"},
     "ForMaskedImageModeling": {"fill-mask"},
     "ViTMAEForPreTraining": {"fill-mask"},
@@ -110,7 +114,7 @@ def test_the_page_lists_what_is_not(kind):
     classes = {
         each
         for each in theirs
-        if re.search(r"Model$|For[A-Z]|^DPR\w*(Encoder|Reader)$", each)
+        if re.search(r"Model$|Backbone$|For[A-Z]|^DPR\w*(Encoder|Reader)$", each)
         and not re.search("PreTrainedM|Pretrained", each)
     }
     known = {each for family in FAMILIES.values() for each in family.architectures}

@@ -4,10 +4,12 @@ checkpoint, whose words are 0 to 19, times 29 and up."""
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.hub.fallback import mean_logprobs
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.speech import Speech, begin, cut, segments
 
@@ -116,3 +118,54 @@ def test_frames_of_another_shape_are_refused(whisper):
         whisper.generate(frames(20, rows=2))
     with pytest.raises(ValueError, match=r"input_features must be \[B, 5, 14\], bins before frames"):
         whisper(input_features=frames(12), decoder_input_ids=np.ones((1, 2), int))
+
+
+def written(whisper, rows=2, **settings):
+    return np.asarray(whisper.generate(frames(rows=rows), language="en", max_new_tokens=6, **settings))
+
+
+def test_a_text_that_looks_right_is_not_written_again(whisper):
+    plain = written(whisper)
+    again = {"temperature": (0.0, 0.8), "key": jax.random.key(0)}
+    np.testing.assert_array_equal(written(whisper, **again, compression_ratio_threshold=99.0), plain)
+    np.testing.assert_array_equal(written(whisper, **again, logprob_threshold=-99.0), plain)
+
+
+def test_one_that_looks_wrong_is_written_at_the_next_temperature(whisper):
+    key = {"key": jax.random.key(3)}
+    last = written(whisper, temperature=0.8, **key)
+    assert not np.array_equal(last, written(whisper))
+    for wrong in ({"compression_ratio_threshold": 0.0}, {"logprob_threshold": 1.0}):
+        np.testing.assert_array_equal(written(whisper, temperature=(0.0, 0.4, 0.8), **key, **wrong), last)
+
+
+def test_a_recording_draws_the_same_in_any_batch(whisper):
+    drawn = {"temperature": 0.9, "key": jax.random.key(1), "logprob_threshold": -99.0}
+    alone, (first, _) = written(whisper, 1, **drawn)[0], written(whisper, 2, **drawn)
+    np.testing.assert_array_equal(alone, first[: len(alone)])
+    assert (first[len(alone) :] == END).all()
+
+
+def test_drawn_tokens_are_judged_at_temperature_1(whisper):
+    begun = np.array([[START, EN, TRANSCRIBE, NONE]])
+    tokens, suppressed = np.array([[3, 5, END, 0]]), (2, 7)
+    ids = np.concatenate([begun, tokens[:, :2]], axis=1)
+    logits = np.asarray(whisper(input_features=frames(), decoder_input_ids=ids).logits, np.float64)[0, 3:]
+    logits[:, suppressed] = -np.inf
+    logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.mean([logprobs[i, token] for i, token in enumerate((3, 5, END))])
+    found = mean_logprobs(whisper, frames(), begun, tokens, np.array([3]), suppressed)
+    np.testing.assert_allclose(found, [expected], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": (0.0, 0.2)}, r"temperatures above 0 need a key, .*, got \(0.0, 0.2\)"),
+        ({"temperature": -1.0}, "temperature must be numbers of at least 0"),
+        ({"no_speech_threshold": 0.5}, "no_speech_threshold needs a logprob_threshold too, got 0.5"),
+    ],
+)
+def test_words_of_fallback_that_make_no_sense_are_refused(whisper, settings, message):
+    with pytest.raises(ValueError, match=message):
+        written(whisper, **settings)

@@ -33,6 +33,7 @@ REFUSED = [
     (lambda m: m(IDS, train=True), "got train; key=jax.random.key"),
     (lambda m: m(IDS, key=3), r"key must be one of JAX, as jax.random.key\(3\), got 3"),
     (lambda m: m(IDS, interpolate_pos_encoding=True), "is of images, a GPT2LMHeadModel reads none"),
+    (lambda m: m.generate(IDS, interpolate_pos_encoding=True), "is of images, a GPT2LMHeadModel is given none"),
     (lambda m: m(IDS).loss, "ModelOutput names, not loss; optax.softmax_cross_entropy"),
     (lambda m: m(IDS).to_tuple(), "not to_tuple; each is taken by name"),
     (lambda m: m.train(), r"no 'train'; key=jax.random.key\(0\) in a call asks for dropout"),

@@ -43,6 +43,19 @@ def test_images_of_another_size_are_what_transformers_makes_of_them(name):
         np.testing.assert_allclose(found[key], expected[key].numpy(), rtol=0, atol=2e-5, err_msg=key)
 
 
+@pytest.mark.parametrize("name", ["git", "blip", "vision-encoder-decoder"])
+def test_images_of_another_size_are_written_about_as_transformers_does(name):
+    ours = hub.load(GOLDEN / name)
+    theirs = getattr(transformers, ours.config["architectures"][0]).from_pretrained(GOLDEN / name).eval()
+    with np.load(GOLDEN / name / "expected.npz") as given:
+        *rows, height, width = given["in_pixel_values"].shape
+    pixels = np.random.default_rng(0).normal(size=(*rows, 2 * height, 3 * width)).astype(np.float32)
+    options = {"max_new_tokens": 6, "do_sample": False, "interpolate_pos_encoding": True}
+    with torch.no_grad():
+        expected = theirs.generate(pixel_values=torch.tensor(pixels), **options)
+    np.testing.assert_array_equal(np.asarray(ours.generate(pixel_values=pixels, **options)), expected.numpy())
+
+
 class Kept:
     def __init__(self):
         self.given = []

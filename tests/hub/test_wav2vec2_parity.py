@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves("wav2vec2", "parity", "`Wav2Vec2Model`, `ForCTC`, `ForSequenceClassification`, every layer"),
+    pytest.mark.proves("wav2vec2", "parity", "every class, every layer"),
     pytest.mark.proves("classify", "parity", "`Wav2Vec2ForSequenceClassification`"),
 ]
 
@@ -34,13 +34,23 @@ CONFIGS = {
     },
 }  # fmt: skip
 
+SPEAKER = {"tdnn_dim": (6, 7, 5), "tdnn_kernel": (3, 2, 1), "tdnn_dilation": (1, 2, 1), "xvector_output_dim": 8}
+CODES = {
+    "num_codevector_groups": 3, "num_codevectors_per_group": 4, "codevector_dim": 9, "proj_codevector_dim": 10,
+    "contrastive_logits_temperature": 0.2,
+}  # fmt: skip
+KINDS = (
+    "Wav2Vec2Model", "Wav2Vec2ForCTC", "Wav2Vec2ForSequenceClassification", "Wav2Vec2ForAudioFrameClassification",
+    "Wav2Vec2ForXVector", "Wav2Vec2ForPreTraining",
+)  # fmt: skip
+
 
 def make(kind, *, heads, window, **options):
     torch.manual_seed(1)
     config = transformers.Wav2Vec2Config(
         vocab_size=11, num_labels=3, classifier_proj_size=5, hidden_size=12, num_hidden_layers=2,
         num_attention_heads=heads, intermediate_size=17, num_conv_pos_embeddings=window,
-        num_conv_pos_embedding_groups=3, initializer_range=0.3, **options,
+        num_conv_pos_embedding_groups=3, initializer_range=0.3, **SPEAKER, **CODES, **options,
     )  # fmt: skip
     model = getattr(transformers, kind)(config)
     with torch.no_grad():
@@ -54,13 +64,43 @@ def sounds(rows=3, length=131):
 
 
 @pytest.mark.parametrize("lengths", [None, (131, 77, 40)], ids=["whole", "padded"])
-@pytest.mark.parametrize("kind", ["Wav2Vec2Model", "Wav2Vec2ForCTC", "Wav2Vec2ForSequenceClassification"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
 def test_every_class_equals_transformers(tmp_path, options, kind, lengths):
-    given = {"input_values": sounds()}
+    longer = 4 if kind == "Wav2Vec2ForXVector" else 1  # what deviates over time takes several positions
+    given = {"input_values": sounds(length=131 * longer)}
     if lengths is not None:
-        given["attention_mask"] = padded(lengths, 131)
+        given["attention_mask"] = padded([longer * each for each in lengths], 131 * longer)
     compare(make(kind, **options), tmp_path, published=published, **given)
+
+
+@pytest.mark.parametrize("options", [CONFIGS["base"], CONFIGS["layered"]], ids=["base", "layered"])
+def test_the_losses_of_pretraining_are_those_of_transformers(tmp_path, options):
+    model = make("Wav2Vec2ForPreTraining", **options)
+    positions = int(model._get_feat_extract_output_lengths(131))
+    rng = np.random.default_rng(0)
+    masked = rng.random((3, positions)) < 0.4
+    masked[0, 0] = True
+    with torch.no_grad():
+        codes = model.eval()(torch.tensor(sounds())).projected_quantized_states.numpy().reshape(3 * positions, -1)
+    differ = np.abs(codes[:, None] - codes).max(-1) > 1e-3  # equal codes are equal there but for rounding
+    others = np.stack([rng.choice(np.flatnonzero(row), 5) for row in differ]).reshape(3, positions, 5)
+    others[0, 0, 2:4] = 0  # itself, which is left out
+    given = {"input_values": sounds(), "mask_time_indices": masked, "sampled_negative_indices": others}
+    _, got = compare(model, tmp_path, published=published, **given)
+    assert got.contrastive_loss > 1
+    assert got.diversity_loss > 0
+
+
+def test_the_loss_of_speakers_is_that_of_transformers(tmp_path):
+    model = make("Wav2Vec2ForXVector", **CONFIGS["base"]).eval()
+    model.save_pretrained(tmp_path)
+    labels = np.array([0, 2, 1])
+    with torch.no_grad():
+        expected = model(torch.tensor(sounds()), labels=torch.tensor(labels)).loss
+    ours = hub.load(tmp_path)
+    losses = ours.model.head.loss(ours(input_values=sounds()).logits, labels)
+    np.testing.assert_allclose(losses.mean(), expected, rtol=1e-5)
 
 
 def published(name):

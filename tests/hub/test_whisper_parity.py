@@ -8,9 +8,10 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.decode import Timestamps
+from flax_transformer.hub.fallback import compression_ratio
 from flax_transformer.hub.family.whisper import read
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.speech import Speech, segments
+from flax_transformer.hub.speech import Speech, _Writer, segments
 from tests.hub.oracle import compare, padded, random_ids
 
 torch = pytest.importorskip("torch")
@@ -125,6 +126,40 @@ def test_tokens_equal_those_of_transformers(both, case):
     asked = {name: torch.tensor(value) if name == "prompt_ids" else value for name, value in case.items()}
     expected = theirs.generate(torch.tensor(frames), **asked).numpy()
     np.testing.assert_array_equal(ours.generate(frames, **case), expected)
+
+
+QUIET = {"words": WORDS, "times": {"return_timestamps": True}}
+
+
+@pytest.mark.proves("whisper", "decode", "windows in which nobody speaks left out, by the thresholds of `generate`")
+@pytest.mark.parametrize("case", QUIET.values(), ids=QUIET)
+def test_what_nobody_says_is_left_out_as_in_transformers(both, case, monkeypatch):
+    theirs, ours = both
+    means, write = [], _Writer._write
+
+    def kept(*given):
+        found = write(*given)
+        means.extend(map(float, found[1]))
+        return found
+
+    monkeypatch.setattr(_Writer, "_write", kept)
+    options = {**case, "language": "en", "temperature": 0.0}
+    ours.generate(sounds(7, 18), **options, logprob_threshold=-9.0)
+    first, second, third = sorted(means)
+    left = []
+    for threshold in (first - 0.01, (first + second) / 2, (second + third) / 2, third + 0.01):
+        said = {**options, "logprob_threshold": threshold, "no_speech_threshold": 1e-9}
+        expected = theirs.generate(torch.tensor(sounds(7, 18)), **said).numpy()
+        got = np.asarray(ours.generate(sounds(7, 18), **said))
+        np.testing.assert_array_equal(got, expected)
+        left.append(int((got != END).any(axis=1).sum()))
+    assert left == [3, 2, 1, 0]
+
+
+def test_how_well_a_text_compresses_is_what_transformers_says():
+    for tokens in ([7] * 40, list(range(40)), [1, 2, 3] * 9):
+        theirs = transformers.WhisperForConditionalGeneration._retrieve_compression_ratio(torch.tensor(tokens), 51_865)
+        assert compression_ratio(tokens, 51_865) == theirs
 
 
 @pytest.mark.parametrize("forced", [[[1, 43], [2, 45]], [[1, None], [2, 46], [3, NONE]]])

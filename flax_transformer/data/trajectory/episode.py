@@ -1,7 +1,7 @@
 """Episodes: the state, action and reward of each step, one episode after another; and parts of them, as a decision
 transformer reads them.
 
-Axes: N steps of all episodes, B rows, T steps, S numbers of a state, A kinds of actions.
+Axes: N steps of all episodes, B rows, T steps, S numbers of a state, A kinds of actions, or numbers of one.
 """
 
 import os
@@ -32,8 +32,8 @@ class Episodes:
     """Steps end to end, each episode's after another's."""
 
     states: Float[np.ndarray, "N S"]
-    actions: Int[np.ndarray, " N"]
-    """Kinds of actions."""
+    actions: Int[np.ndarray, " N"] | Float[np.ndarray, "N A"]
+    """Kinds of actions, or numbers."""
     rewards: Float[np.ndarray, " N"]
     starts: Int[np.ndarray, " E"]
     """The first step of each episode."""
@@ -73,8 +73,8 @@ class Episodes:
 
 @frozen
 class EpisodeData:
-    """Episodes of a file of arrays (.npz): `obs` or `states` [N, S], `actions` [N], `rewards` [N], and `episode_starts`
-    or `terminals` [N].
+    """Episodes of a file of arrays (.npz): `obs` or `states` [N, S], `actions` [N] of kinds or [N, A] of numbers,
+    `rewards` [N], and `episode_starts` or `terminals` [N].
     """
 
     root: str
@@ -130,17 +130,26 @@ def read_episodes(root: str | os.PathLike) -> Episodes:
 def _episodes(arrays: Mapping[str, np.ndarray]) -> Episodes:
     states, actions, rewards = (_find(arrays, name) for name in ("states", "actions", "rewards"))
     N = len(states)
-    actions, rewards = (x[:, 0] if x.shape == (N, 1) else x for x in (actions, rewards))
-    if states.ndim != 2 or actions.shape != (N,) or rewards.shape != (N,) or not N:
+    rewards = rewards[:, 0] if rewards.shape == (N, 1) else rewards
+    actions, wanted = _actions(actions, N)
+    if states.ndim != 2 or len(actions) != N or actions.ndim != wanted or rewards.shape != (N,) or not N:
         raise ValueError(
-            f"states must be [N, S], actions and rewards [N], got {states.shape}, {actions.shape} and {rewards.shape}"
+            "states must be [N, S], actions [N] of kinds or [N, A] of numbers, rewards [N], got "
+            f"{states.shape}, {actions.shape} and {rewards.shape}"
         )
-    if not np.issubdtype(actions.dtype, np.integer) or actions.min() < 0:
-        raise ValueError(f"actions must be numbers of their kinds, from 0 on, got {actions.dtype}")
-    if not (np.isfinite(states).all() and np.isfinite(rewards).all()):
-        raise ValueError("states and rewards must be finite numbers")
+    if not all(np.isfinite(x).all() for x in (states, actions, rewards)):
+        raise ValueError("states, actions and rewards must be finite numbers")
     starts = np.flatnonzero(_begins(arrays, N))
-    return Episodes(states.astype(np.float32), actions.astype(np.int32), rewards.astype(np.float64), starts)
+    return Episodes(states.astype(np.float32), actions, rewards.astype(np.float64), starts)
+
+
+def _actions(actions: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Return actions as they are kept, and how many axes they must have."""
+    if np.issubdtype(actions.dtype, np.floating):
+        return actions.reshape(count, -1 if actions.ndim < 2 else actions.shape[-1]).astype(np.float32), 2
+    if not np.issubdtype(actions.dtype, np.integer) or (actions.size and actions.min() < 0):
+        raise ValueError(f"actions must be floats, or numbers of their kinds, from 0 on, got {actions.dtype}")
+    return (actions[:, 0] if actions.shape == (count, 1) else actions).astype(np.int32), 1
 
 
 def _begins(arrays: Mapping[str, np.ndarray], count: int) -> Bool[np.ndarray, " N"]:
@@ -195,7 +204,7 @@ class EpisodeWindows(Sequence[Any]):
 @frozen
 class StepRows:
     """Lay out parts of episodes: `states`, one-hot `actions`, `returns` and `times` are inputs, the actions' kinds are
-    labels; what is after the end has weight 0.
+    labels; what is after the end has weight 0. Actions that are numbers are inputs and labels divided by their scale.
     """
 
     length: int
@@ -209,20 +218,30 @@ class StepRows:
     """What returns are divided by."""
     condition: bool = True
     """Whether returns are told; else they are 0, and actions are copied from whoever took them."""
+    action_scale: tuple[float, ...] = ()
+    """What each number of an action is divided by, to be between -1 and 1; (): actions are kinds."""
 
     def __call__(self, examples: Sequence[Mapping[str, Any] | None]) -> Arrays:
         """Lay out one batch."""
         B, T, S = len(examples), self.length, len(self.mean)
         states, returns = np.zeros((B, T, S), np.float32), np.zeros((B, T, 1), np.float32)
-        labels, times = np.zeros((B, T), np.int32), np.zeros((B, T), np.int32)
+        labels, times = self.no_actions(B), np.zeros((B, T), np.int32)
         weights = np.zeros((B, T), np.float32)
         for row, each in enumerate(examples):
             if each is not None:
                 n = len(each["actions"])
                 states[row, :n] = (each["states"] - np.array(self.mean)) / np.array(self.std)
-                labels[row, :n], times[row, :n], weights[row, :n] = each["actions"], each["times"], 1
+                labels[row, :n] = (
+                    each["actions"] / np.array(self.action_scale) if self.action_scale else each["actions"]
+                )
+                times[row, :n], weights[row, :n] = each["times"], 1
                 if self.condition:
                     returns[row, :n, 0] = each["returns"] / self.scale
-        actions = np.eye(self.kinds, dtype=np.float32)[labels] * weights[..., None]
+        actions = labels if self.action_scale else np.eye(self.kinds, dtype=np.float32)[labels] * weights[..., None]
         inputs = {"states": states, "actions": actions, "returns": returns, "times": times}
         return {"inputs": inputs, "labels": labels, "weights": weights}
+
+    def no_actions(self, rows: int) -> Int[np.ndarray, "B T"] | Float[np.ndarray, "B T A"]:
+        """Return labels of so many rows before there are any."""
+        numbers = len(self.action_scale)
+        return np.zeros((rows, self.length, numbers) if numbers else (rows, self.length), "f4" if numbers else "i4")

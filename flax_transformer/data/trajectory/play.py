@@ -13,7 +13,8 @@ def make_environment(name: str) -> Any:
     """Make an environment of gymnasium's.
 
     Raises:
-      ValueError: gymnasium is not installed, there is no such environment, or its actions are not of a few kinds.
+      ValueError: gymnasium is not installed, there is no such environment, or its actions are neither of a few kinds
+        nor numbers.
     """
     try:
         import gymnasium
@@ -23,8 +24,8 @@ def make_environment(name: str) -> Any:
         made = gymnasium.make(name)
     except gymnasium.error.Error as error:
         raise ValueError(f"{name} must be an environment of gymnasium: {error}") from error
-    if not isinstance(made.action_space, gymnasium.spaces.Discrete):
-        raise ValueError(f"actions must be of a few kinds, those of {name} are {made.action_space}")
+    if not isinstance(made.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.Box):
+        raise ValueError(f"actions must be of a few kinds or numbers, those of {name} are {made.action_space}")
     return made
 
 
@@ -45,6 +46,8 @@ class PlayedEpisodes:
     def play(self) -> Episodes:
         """Play them all."""
         made, rng = make_environment(self.environment), np.random.default_rng(self.play_seed)
+        if not hasattr(made.action_space, "n"):
+            raise ValueError(f"actions must be of a few kinds, those of {self.environment} are {made.action_space}")
         states: list[np.ndarray] = []
         actions, rewards, starts = [], [], []
         for number in range(self.count):

@@ -2,10 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
+from flax_transformer.hub.feature_map import backbone, bare
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, pooled_image
@@ -86,6 +88,11 @@ def _naming(fields: Fields) -> ClassifierConfig:
     return with_head(config, outputs=vocab, pool="every", skip=1, norm=eps)
 
 
+def _plain(fields: Fields) -> BeitConfig:
+    fields.only(add_fpn=False)
+    return read(fields)
+
+
 def _write_words(config: ClassifierConfig) -> dict[str, Any]:
     return {"vocab_size": config.head.outputs}
 
@@ -134,12 +141,14 @@ FAMILIES = {
                 _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
                 _write_words, at="backbone.", ignored=LARGER[:2], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
             ),
+            "BeitBackbone": backbone(_plain, lambda config: config.depth, tokens=True, ignored=LARGER),
         },
         table=TABLE,
         write=CONFIG.write,
         prefix="beit.",
         ignored=(r"relative_position_index$",),
         renamed=RENAMED,
+        spelled=partial(bare, r"^beit\.(?=encoder\.layer\.|embeddings\.)"),
         settled=_settled,
     )
 }  # fmt: skip

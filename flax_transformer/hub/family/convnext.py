@@ -7,7 +7,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable
-from flax_transformer.hub.feature_map import channels_first, map_classifier, of_maps
+from flax_transformer.hub.feature_map import backbone, channels_first, map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
@@ -112,6 +112,10 @@ FAMILIES = {
                     (*norm("head.norm", "convnext.layernorm"), *linear("head.output", "classifier")), at="backbone.",
                     uses=("classification",),
                 )
+            ),
+            "ConvNextBackbone": backbone(
+                CONFIG.read, lambda config: len(config.depths), base=True, eps=1e-6,
+                widths=lambda config: (config.widths[0], *config.widths), ignored=(r"^classifier\.", r"^layernorm\."),
             ),
         },
         table=TABLE,

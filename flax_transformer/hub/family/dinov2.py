@@ -5,6 +5,7 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
+from flax_transformer.hub.feature_map import backbone
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, image_model
 from flax_transformer.hub.inputs import IMAGES
@@ -83,6 +84,8 @@ FAMILIES = {
                 _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classification",), inputs=IMAGES,
                 **LAYERS,
             ),
+            "Dinov2Backbone": backbone(read, lambda config: config.depth, base=True, tokens=True, end_norm=True,
+                ignored=(r"^classifier\.",)),
         },
         table=(*vit.EMBEDDINGS, *MASK_TOKEN, *_blocks(), *norm("trunk.norm", "layernorm")),
         write=CONFIG.write,

@@ -6,7 +6,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable, choice
-from flax_transformer.hub.feature_map import channels_first, map_classifier, of_maps
+from flax_transformer.hub.feature_map import backbone, channels_first, map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
 from flax_transformer.hub.inputs import Inputs
@@ -76,6 +76,8 @@ FAMILIES = {
             "ResNetForImageClassification": of_maps(
                 classifier(CONFIG.read, map_classifier, OUTPUT, pool="mean", uses=("classification",))
             ),
+            "ResNetBackbone": backbone(CONFIG.read, lambda config: len(config.depths), base=True,
+                ignored=(r"^classifier\.",)),
         },
         table=table(counted=True),
         write=CONFIG.write,

@@ -1,5 +1,6 @@
 """Swin checkpoints (Liu et al. 2021)."""
 
+from functools import partial
 from typing import Any
 
 from jaxtyping import Array, PRNGKeyArray
@@ -7,6 +8,7 @@ from jaxtyping import Array, PRNGKeyArray
 from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
+from flax_transformer.hub.feature_map import backbone, bare
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import MASKABLE, hidden, image_classifier, image_restorer
 from flax_transformer.hub.inputs import IMAGES, Inputs
@@ -86,6 +88,10 @@ def _restoring(fields: Fields) -> RestorerConfig:
     )  # fmt: skip
 
 
+def _filled(fields: Fields) -> SwinConfig:
+    return with_fields(read(fields), filled=True)
+
+
 def averaged(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and their mean, as SwinModel does."""
     states = hidden(model, inputs, key)
@@ -162,11 +168,16 @@ FAMILIES = {
                 _restoring, image_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill-mask",),
                 inputs=MASKABLE, **LAYERS,
             ),
+            "SwinBackbone": backbone(
+                _filled, lambda config: len(config.depths), ignored=LARGER,
+                widths=lambda config: (config.first.embed, *(stage.block.embed for stage in config.stages)),
+            ),
         },
         table=TABLE,
         write=CONFIG.write,
         prefix="swin.",
         ignored=(r"\.relative_position_index$",),
         renamed=RENAMED,
+        spelled=partial(bare, r"^swin\.(?=encoder\.|embeddings\.)"),
     )
 }  # fmt: skip

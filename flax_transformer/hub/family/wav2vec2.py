@@ -2,17 +2,25 @@
 
 from typing import Any
 
-from flax_transformer.hub.audio_call import samples_classifier, samples_ctc, samples_model
-from flax_transformer.hub.check import check_samples
+from flax_transformer.hub.audio_call import (
+    samples_classifier,
+    samples_contrast,
+    samples_ctc,
+    samples_model,
+    samples_speaker,
+)
+from flax_transformer.hub.check import check_contrast, check_samples
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS
-from flax_transformer.hub.inputs import SAMPLES
+from flax_transformer.hub.inputs import SAMPLES, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Kernel, TensorRow, conv, linear, norm, parameter
-from flax_transformer.models.head import head_of
+from flax_transformer.models.head import ClassifierConfig, head_of, with_head
 from flax_transformer.models.speech.classify import AudioClassifierConfig
+from flax_transformer.models.speech.contrast import ContrastConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
+from flax_transformer.models.speech.speaker import SpeakerConfig, SpeakerHeadConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config, wav2vec2_base
 
 CONVOLUTIONS = 16
@@ -85,6 +93,55 @@ def _classifier(fields: Fields) -> AudioClassifierConfig:
     return AudioClassifierConfig(backbone=backbone, head=head)
 
 
+def _frames(fields: Fields) -> ClassifierConfig:
+    fields.only(use_weighted_layer_sum=False)
+    return with_head(read(fields), outputs=fields.labels)
+
+
+def _speaker(fields: Fields) -> SpeakerConfig:
+    fields.only(use_weighted_layer_sum=False)
+    backbone = read(fields)
+    sizes = (_whole(fields, f"tdnn_{name}", usual) for name, usual in TDNN.items())
+    widths, windows, dilations = sizes
+    head = SpeakerHeadConfig(
+        embed=backbone.block.embed, widths=widths, windows=windows, dilations=dilations,
+        outputs=fields.integer("xvector_output_dim", 512), speakers=fields.labels, precision=backbone.front.precision,
+    )  # fmt: skip
+    return SpeakerConfig(backbone=backbone, head=head)
+
+
+def _whole(fields: Fields, name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
+    found = fields.get(name, usual)
+    if not isinstance(found, list | tuple) or not all(type(each) is int for each in found):
+        raise ValueError(f"config.json must give {name} as whole numbers, it is {found!r:.60}")
+    if len(found) > CONVOLUTIONS:
+        raise ValueError(f"config.json must give {name} for up to {CONVOLUTIONS} layers, it has {len(found)}")
+    return tuple(found)
+
+
+def _contrast(fields: Fields) -> ContrastConfig:
+    said = {ours: fields.number(theirs, usual) for theirs, (ours, usual) in CONTRAST.items()}
+    return ContrastConfig(backbone=read(fields), **said)
+
+
+TDNN = {"dim": (512, 512, 512, 512, 1500), "kernel": (5, 3, 3, 1, 1), "dilation": (1, 2, 3, 1, 1)}
+CONTRAST = {
+    "num_codevector_groups": ("groups", 2), "num_codevectors_per_group": ("codes", 320),
+    "codevector_dim": ("code_width", 256), "proj_codevector_dim": ("outputs", 256),
+    "feat_quantizer_dropout": ("dropout", 0.0), "contrastive_logits_temperature": ("temperature", 0.1),
+    "diversity_loss_weight": ("diversity", 0.1),
+}  # fmt: skip
+"""Fields of config.json, ours, and what they are where they are not said."""
+
+
+def _said_speaker(config: SpeakerConfig) -> dict[str, Any]:
+    head = config.head
+    sizes = {"dim": head.widths, "kernel": head.windows, "dilation": head.dilations}
+    return {f"tdnn_{name}": list(each) for name, each in sizes.items()} | {
+        "xvector_output_dim": head.outputs, "num_labels": head.speakers,
+    }  # fmt: skip
+
+
 LAYER, PLACES = "encoder.layers.{}", "encoder.pos_conv_embed.conv"
 TABLE = (
     *(
@@ -116,7 +173,21 @@ TABLE = (
     *norm("trunk.blocks.feedforward_residual.norm", f"{LAYER}.final_layer_norm"),
 )
 HEAD = (*linear("head.dense", "projector"), *linear("head.output", "classifier"))
+SPEAKER = (
+    *linear("head.project", "projector"),
+    *(row for i in range(CONVOLUTIONS) for row in linear(f"head.conv{i + 1}", f"tdnn.{i}.kernel", inputs=2)),
+    *linear("head.dense", "feature_extractor"),
+    *linear("head.output", "classifier"),
+    *parameter("head.speakers", "objective.weight"),
+)
+CODES = (
+    *linear("choose", "quantizer.weight_proj"),
+    *parameter("codes", "quantizer.codevectors", ones=1),
+    *linear("project_hidden", "project_hid"),
+    *linear("project_codes", "project_q"),
+)
 PRETRAINING = r"^(quantizer|project_q|project_hid)\."
+CONTRASTED = Signature(SAMPLES.needs, (*SAMPLES.takes, "mask_time_indices", "sampled_negative_indices"))
 SHARED = {"inputs": SAMPLES, "check": check_samples, **LAYERS}
 
 FAMILIES = {
@@ -137,6 +208,19 @@ FAMILIES = {
                 lambda config: {"classifier_proj_size": config.head.dense_width}, at="backbone.",
                 uses=("classification",),
                 ignored=(r"^lm_head\.", PRETRAINING), **SHARED,
+            ),
+            "Wav2Vec2ForAudioFrameClassification": Architecture(
+                _frames, samples_ctc, linear("head.output", "classifier"), at="backbone.",
+                uses=("frame-classification",), ignored=(r"^(lm_head|projector)\.", PRETRAINING), **SHARED,
+            ),
+            "Wav2Vec2ForXVector": Architecture(
+                _speaker, samples_speaker, SPEAKER, _said_speaker, at="backbone.", uses=("speaker-verification",),
+                ignored=(r"^lm_head\.", PRETRAINING), **SHARED,
+            ),
+            "Wav2Vec2ForPreTraining": Architecture(
+                _contrast, samples_contrast, CODES,
+                lambda config: {name: getattr(config, ours) for name, (ours, _) in CONTRAST.items()}, at="backbone.",
+                uses=("contrastive-pretraining",), **{**SHARED, "inputs": CONTRASTED, "check": check_contrast},
             ),
         },
         table=TABLE,

@@ -4,6 +4,7 @@ Axes: B batch, H W height and width in pixels, C channels, I J height and width 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
 from flax_transformer.ops import Mask, activation
+from flax_transformer.ops.capture import capture
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 
@@ -142,6 +144,13 @@ class ConvNext(ReadsImages, Module):
             given = {} if rates is None else {"drop_path": PerLayer(rates[sum(depths[:i]) :][:depth])}
             x = getattr(self, f"stage{i + 1}")(_places(x), grid=grid, key=keys[i], **given).reshape(shape)
         return x
+
+    def stage_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "*B I J D"]]:
+        """Return what every stage is given, and what the last gives."""
+        last, given = capture(partial(self.feature_map, key=key), "hidden_states")(images)
+        return [*given, last]
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None

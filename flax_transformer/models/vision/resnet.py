@@ -27,6 +27,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.stack import layer, stack_depth
 from flax_transformer.ops import Mask, activation
+from flax_transformer.ops.capture import capture
 from flax_transformer.ops.convolution import max_pool
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.platform import platform
@@ -150,6 +151,13 @@ class ResNet(ReadsImages, Module):
           ValueError: shapes that do not fit.
         """
         return self.features(images, by_running)[0]
+
+    def stage_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "*B I J D"]]:
+        """Return what every stage is given, and what the last gives."""
+        last, given = capture(partial(self.feature_map, key=key), "hidden_states")(images)
+        return [*given, last]
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None

@@ -6,6 +6,7 @@ ones, D width.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
+from flax_transformer.ops.capture import capture_all
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
@@ -211,6 +213,16 @@ class Swin(ReadsImages, Module):
                 x, grid = self.merges[i](x, grid), Grid(*(-(-side // 2) for side in grid))
             found.append(_marked(x, grid))
         return found
+
+    def stage_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "*B R C D"]]:
+        """Return what the first stage is given, and what each gives before its patches are merged."""
+        run = partial(self.hidden_states, key=key)
+        seen = capture_all(run, ("grid_states", "trunk_output").__contains__)(images)[1]
+        given = seen["grid_states"]
+        ends = (x.reshape(*y.shape[:-1], x.shape[-1]) for x, y in zip(seen["trunk_output"], given, strict=False))
+        return [given[0], *ends]
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches.

@@ -7,6 +7,8 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens a
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import jax
@@ -24,6 +26,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
+from flax_transformer.ops.capture import capture_all
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
@@ -191,6 +194,14 @@ class ViT(ReadsImages, Module):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(images, masked=masked, key=key)
+
+    def stage_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "*B T D"]]:
+        """Return what every layer is given, and what the last gives, before the norm at the end."""
+        run = partial(self.hidden_states, key=key)
+        seen = capture_all(run, ("hidden_states", "trunk_output").__contains__)(images)[1]
+        return [*chain(*seen["hidden_states"]), seen["trunk_output"][-1]]
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches."""

@@ -32,6 +32,8 @@ class WindowConfig:
     size: int
     """Rows and columns of a window. A grid that has no more of either is cut into windows as long as its shorter side,
     which nothing shifts."""
+    filled: bool = False
+    """Whether such a grid is filled up to a whole window instead, and shifted as any other."""
 
     takes = "grid", "shift"
 
@@ -80,6 +82,7 @@ class WindowAttention(Module):
         check_grid(x, grid)
         *lead, _, D = x.shape
         size, fixed = min(self.cfg.size, *grid), min(grid) <= self.cfg.size
+        size, fixed = (self.cfg.size, False) if self.cfg.filled else (size, fixed)
         whole = Grid(*(side + -side % size for side in grid))
         x = x.reshape(*lead, *grid, D)
         x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, new - old) for new, old in zip(whole, grid, strict=True)] + [(0, 0)])
