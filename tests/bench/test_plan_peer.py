@@ -18,7 +18,7 @@ NEWEST = tuple(map(int, version("jax").split(".")[:2])) >= (0, 12)
 pytestmark = [
     pytest.mark.proves("plan", "temporaries of Llama 2 7B's training step, at most MaxText's"),
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("libtpu") is None or not NEWEST, reason="needs libtpu, the TPU compiler, and jax 0.12"),
+    pytest.mark.skipif(find_spec("libtpu") is None or not NEWEST, reason="needs the TPU compiler and jax 0.12"),
 ]
 
 

@@ -24,9 +24,11 @@ ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
 
 def test_the_page_lists_what_is_read():
     whole = {name for family in FAMILIES.values() for name in family.architectures}
-    listed = {}
+    listed, kind_of_class = {}, r"Model(?:WithProjection)?|Backbone"
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
-        names = re.findall(r"\w*(?:Model(?:WithProjection)?|Backbone)\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes)
+        names = re.findall(
+            r"\w*(?:Model(?:WithProjection)?|Backbone)\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes
+        )
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {name if name in whole else START[kind] + name for name in names}
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
