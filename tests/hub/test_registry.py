@@ -24,7 +24,7 @@ ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
 
 def test_the_page_lists_what_is_read():
     whole = {name for family in FAMILIES.values() for name in family.architectures}
-    listed, kind_of_class = {}, r"Model(?:WithProjection)?|Backbone"
+    listed = {}
     for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
         names = re.findall(
             r"\w*(?:Model(?:WithProjection)?|Backbone)\b|\w*For[A-Z]\w+|HF_\w+|AutoencoderKL|DPR\w+", classes
