@@ -82,6 +82,7 @@ def test_empty_lines_stay_in_place(run, workdir):
     assert lines[1] == ""
 
 
+@pytest.mark.rotates
 def test_the_last_line_needs_no_end_and_windows_ends_are_ends(run, workdir):
     assert run("translate", workdir, stdin=b"seven\r\nseven")[1].count("\n") == 2
 

@@ -76,6 +76,7 @@ def test_a_language_model_of_few_bits_by_calibration_goes_on_writing(run, folder
     assert (code, out[:7]) == (0, "the dog"), err
 
 
+@pytest.mark.rotates
 def test_zeros_are_written_and_counted(run, folders, tmp_path):
     given = ("compress", folders / "classes", "--weights", "none", "--output")
     code, out, err = run(*given, tmp_path / "half", "--prune", 0.5)

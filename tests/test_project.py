@@ -22,6 +22,7 @@ def test_completion_lists_every_room_that_there_is():
     assert set(dir(ft)) == {"__version__", *folders - {"cli"}}
 
 
+@pytest.mark.rotates
 def test_a_forward_reference_names_what_is_there():
     """Linters leave strings alone, as jaxtyping's are no names."""
     missing = []
@@ -53,6 +54,7 @@ def test_every_annotation_can_be_checked_at_run_time():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.rotates
 def test_a_room_needs_no_import_of_its_own():
     rooms = "(getattr(ft, room).__name__ for room in ft.__all__)"
     code = f"import flax_transformer as ft; print(ft.hub.load.__name__, *{rooms})"

@@ -41,6 +41,7 @@ def checkpoint(name, folder):
     return name
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "command", "arguments"),
     [("vit", "classify", ()), ("vit", "embed", ()), ("detr", "detect", ("--threshold", "0")), ("clip", "embed", ())],

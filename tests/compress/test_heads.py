@@ -141,6 +141,7 @@ def test_heads_of_checkpoints_are_weighed_without_labels(family):
     assert all((np.linalg.norm(each, axis=-1) > 0.99).all() for each in found.values())
 
 
+@pytest.mark.rotates
 def test_the_loss_of_a_writer_is_that_of_its_next_tokens():
     whole = hub.wrap(gpt2(), "GPT2LMHeadModel")
     found = weigh_heads(whole, [{"input_ids": np.asarray(TOKENS), "attention_mask": np.ones((3, 12), np.int32)}])

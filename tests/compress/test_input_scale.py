@@ -100,6 +100,7 @@ def test_large_inputs_cost_less(outliers):
     assert error(outliers[0], replace(nearest, method="awq"), outliers[1]) < 0.8 * error(*outliers[:1], nearest, None)
 
 
+@pytest.mark.rotates
 def test_a_range_is_that_of_the_scaled_inputs(outliers):
     model, statistics = outliers
     small = quantize_model(model, Quantization(activations="int8", ranges="absmax", method="smoothquant"), statistics)

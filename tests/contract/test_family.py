@@ -92,6 +92,7 @@ def test_more_padding_changes_nothing(text, expected):
     assert error(real(text, cut), real(text, expected)) <= NEAR
 
 
+@pytest.mark.rotates
 def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     """Or, for an encoder, that all see all."""
     pretrained, inputs, _ = text

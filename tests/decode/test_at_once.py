@@ -55,6 +55,7 @@ def test_an_oracle_is_believed(iterations):
     np.testing.assert_array_equal(found.best.tokens, jnp.where(jnp.arange(M) < LENGTHS[:, :1], wanted, 0))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("length", [1, 9, 10, 18, 19, 33])
 def test_positions_behind_the_longest_are_neither_computed_nor_missed(length):
     """Of 36 all are computed, 18 or 9."""

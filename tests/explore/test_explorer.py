@@ -156,6 +156,7 @@ def test_what_was_given_is_kept_however_much_is_asked(gpt2, monkeypatch):
     assert explorer.case({"input": {"text": "0"}}) is not made[0]
 
 
+@pytest.mark.rotates
 def test_a_page_without_a_server_holds_every_view(gpt2, tmp_path):
     explorer, request = gpt2
     text = explorer.case(request).text

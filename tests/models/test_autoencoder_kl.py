@@ -34,6 +34,7 @@ def test_rows_do_not_see_each_other(model):
     np.testing.assert_allclose(one, whole, atol=2e-5)
 
 
+@pytest.mark.rotates
 def test_a_key_draws_latents_of_the_distribution(model):
     latents = model.encode(jnp.zeros((1, 8, 8, 3)))
     drawn = jax.vmap(latents.sample)(jax.random.split(jax.random.key(1), 4_000))

@@ -59,6 +59,7 @@ def test_many_tokens_sum_up_like_few(name, rows, length):
     assert {path: far for path, far in found.items() if not far < BAR} == {}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", families.PRESETS)
 def test_logits_are_float32_whatever_the_model_computes_in(name):
     config = with_precision(families.family(name), compute="bfloat16")

@@ -67,6 +67,7 @@ def test_one_token_at_a_time_is_all_at_once(model, inputs):
     np.testing.assert_allclose(np.stack(found, 1), whole, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_every_word_sees_the_picture_and_no_later_word(model, inputs):
     source, target = inputs["source"], inputs["target"]
     moved = lambda other: np.abs(np.asarray(model(**{**inputs, **other}) - model(**inputs))).max((0, 2)) > 1e-6  # noqa: E731

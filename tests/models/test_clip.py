@@ -47,6 +47,7 @@ def test_scores_are_cosines_times_the_scale(model, inputs):
     np.testing.assert_allclose(model.output(embedded), scale * embedded.first @ embedded.second.T, rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_limit_bounds_the_scale_and_not_its_gradient(model, inputs):
     embedded = model.hidden_states(**inputs)
     limited = model.output(embedded, limit=2.0)

@@ -19,6 +19,7 @@ def made(name):
     return nnx.eval_shape(lambda: config.build(nnx.Rngs(0)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", MILLIONS)
 def test_presets_have_the_published_sizes(name):
     """Statistics of batches are no parameters."""

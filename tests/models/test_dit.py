@@ -93,6 +93,7 @@ def test_every_patch_sees_every_other(model, batch):
     assert (patches > 1e-8).all()
 
 
+@pytest.mark.rotates
 def test_a_learned_variance_is_beside_the_prediction():
     model = drawn(dit(16, 1, 2, image=8, patch=4, channels=2, classes=0, learned_sigma=True))
     images = jnp.ones((1, 8, 8, 2), jnp.float32)

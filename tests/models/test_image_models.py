@@ -43,6 +43,7 @@ def test_grid_attention_is_full_attention_within_every_cell():
     assert set(changed) == set(places[:4, :4].ravel())
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("transgan", "train", "classes by projection; differentiable augmentation, R1")
 def test_a_generator_gives_images_of_its_size_by_noise_and_class():
     generator = NOISE.build(nnx.Rngs(0))
@@ -60,6 +61,7 @@ def test_a_generator_gives_images_of_its_size_by_noise_and_class():
     np.testing.assert_array_equal(plain(noise, jnp.array([0, 1, 2])), plain(noise))
 
 
+@pytest.mark.rotates
 def test_a_discriminator_tells_classes_by_a_product():
     """The difference between two classes is linear in what the last stage says (Miyato & Koyama 2018, eq. 3)."""
     critic = CRITIC.build(nnx.Rngs(0))
@@ -77,6 +79,7 @@ def test_a_discriminator_tells_classes_by_a_product():
         critic(jnp.zeros((1, 12, 12, 3)), jnp.zeros(1, jnp.int32))
 
 
+@pytest.mark.rotates
 def test_what_comes_out_is_added_to_what_came_in():
     model = GENERATOR.build(nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(0), (2, 12, 12, 3))

@@ -37,6 +37,7 @@ def moved(model, at, **inputs):
     return np.flatnonzero(np.abs(after - before)[0].max(-1) > 1e-6).tolist()
 
 
+@pytest.mark.rotates
 def test_tokens_see_windows_and_global_ones_see_all(model):
     """Two layers see two and one to either side."""
     assert moved(model, 10) == [7, 8, 9, 10, 11, 12, 13]
@@ -49,6 +50,7 @@ def test_tokens_see_windows_and_global_ones_see_all(model):
         moved(model, 0, global_positions=jnp.array([20]))
 
 
+@pytest.mark.rotates
 def test_steps_equal_the_whole(model):
     steps_equal_the_whole(model.for_decoding(), beams=3)
 

@@ -259,6 +259,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
             with_fields(preset, decoder=relative)
 
 
+@pytest.mark.rotates
 def test_the_loss_without_a_key_is_that_of_tokens_all_masked():
     """As `TokenLoss` has it, of the model read the same way."""
     one, data = model("masked"), batch()

@@ -28,6 +28,7 @@ def texts():
     return jnp.asarray(draw.integers(4, V, (2, S))), jnp.asarray(draw.integers(4, V, (2, T)))
 
 
+@pytest.mark.rotates
 def test_probabilities_sum_to_one(model, texts):
     logs = model(*texts, LENGTHS)
     assert logs.shape == (2, T, V)
@@ -50,6 +51,7 @@ def test_what_is_only_in_the_source_is_more_probable_than_without_copying(model,
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("laid_out", [False, True])
 def test_steps_give_what_all_at_once_gives(model, texts, laid_out):
     source, target = texts
@@ -67,6 +69,7 @@ def recomputed(model, source, length, tokens):
     return np.take_along_axis(np.asarray(logs)[0], np.array(tokens)[:, None], axis=-1)[:, 0]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "config", [Greedy(max_length=5, eos=2, pad=0), Beam(max_length=5, eos=2, pad=0, beams=3)], ids=["greedy", "beam"]
 )

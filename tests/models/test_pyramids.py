@@ -62,6 +62,7 @@ def build(config):
     return jax.jit(lambda: config.build(nnx.Rngs(0)))()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("name", "size"), share(PUBLISHED.items(), 0, of=4))
 def test_a_preset_has_the_published_number_of_parameters(name, size):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == size

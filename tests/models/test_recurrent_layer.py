@@ -34,6 +34,7 @@ def test_at_once_is_one_after_the_other(cell):
         np.testing.assert_allclose(mine, its, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("both", [False, True])
 def test_padding_is_never_read(cell, both):

@@ -52,6 +52,7 @@ def test_vmap_is_the_batch(make):
     np.testing.assert_allclose(jax.vmap(model)(VIDEOS), model(VIDEOS), atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", MODELS)
 def test_only_without_time_the_order_of_frames_says_nothing(name):
     model = MODELS[name]()

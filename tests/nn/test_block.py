@@ -85,6 +85,7 @@ def test_vmap_equals_batch(name):
     np.testing.assert_allclose(jax.vmap(lambda row: b(row))(x), b(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(VARIANTS, 2, of=3))
 def test_jit_equals_eager(name):
     b, x = block(VARIANTS[name]), inputs(3, 5, 16)

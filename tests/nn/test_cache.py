@@ -48,6 +48,7 @@ def test_selecting_hypotheses_by_ancestry_is_moving_their_rows(module, batch):
         moved, shared = moved.reorder(row), shared.reorder(row)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("batch", only([1, 4], 4))
 def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
     xs, rows = inputs(batch)
@@ -73,6 +74,7 @@ def test_several_positions_at_once_are_one_after_another(module, batch):
         np.testing.assert_allclose(together[:, t : t + 1], y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("beams", "batch"), share(product([1, W], [1, 4]), 0, of=3))
 def test_a_cache_that_grows_is_one_that_was_large(module, batch, beams):
     xs, rows = inputs(batch)

@@ -45,6 +45,7 @@ def rounded(x, kind):
     return (x / scale).astype(jnp.float8_e4m3fn).astype(np.float32) * scale
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 @pytest.mark.parametrize("window", [None, 2])
 def test_decoding_is_attention_to_rounded_keys_and_values(kind, window):
@@ -89,6 +90,7 @@ def test_beams_that_share_a_row_are_rows_that_move(kind):
         moved, shared = moved.reorder(rows), shared.reorder(rows)
 
 
+@pytest.mark.rotates
 def test_a_prompt_is_forked_and_grows_with_its_scales():
     one, x = layer(), drawn(2, STEPS, D)
     cache = quantize_cache(one.extend(x[:, :3], one.init_cache(2, 3))[1], "int8").fork(W, 6)
@@ -105,6 +107,7 @@ def test_more_positions_than_there_is_room_for_are_no_numbers():
     assert jnp.isnan(one.extend(x[:, 2:], cache)[0]).all()
 
 
+@pytest.mark.rotates
 def test_vmap_is_batch_and_jit_is_eager():
     one, x = layer(), drawn(3, 1, D)
     cache = quantize_cache(one.init_cache(3, 4), "int8")

@@ -202,6 +202,7 @@ def test_a_program_of_turns_is_as_large_for_any_depth():
     assert size(4) == size(12)
 
 
+@pytest.mark.rotates
 def test_turns_go_on_in_the_layers_that_are_left():
     """Of five layers by two and by three turns, of two by three; each layer's output, and with a cache."""
     x = jax.random.normal(jax.random.key(1), (2, 4, 16))

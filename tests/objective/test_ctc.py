@@ -102,6 +102,7 @@ def test_a_blank_that_is_no_token_is_refused():
         CTCLoss(blank=-1)
 
 
+@pytest.mark.rotates
 def test_rows_that_only_fill_a_batch_count_nothing_without_lengths():
     logits, labels = draw(3, 5, 4), np.array([[1, 2], [3, 3], [2, 1]])
     weights = np.array([[1, 1], [1, 1], [0, 0]])

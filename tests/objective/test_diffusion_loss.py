@@ -72,6 +72,7 @@ def test_the_loss_is_the_weighted_mean_square(objective, key):
         assert model.classes.tolist() == batch()["labels"].tolist()
 
 
+@pytest.mark.rotates
 def test_a_held_out_image_has_the_same_loss_beside_any_others():
     whole = FlowMatchingLoss()(Recorder(), {**batch(IMAGES[:3]), "weights": np.ones(3, np.float32)})[0]
     single = [

@@ -92,6 +92,7 @@ def test_masked_patches_alone_are_assigned():
     np.testing.assert_allclose(np.asarray(found)[some], by_hand(scores[some] / 0.04), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_koleo_is_added_for_each_large_crop():
     objective, model, batch = case("DINOLoss by Sinkhorn-Knopp")
     batch = jax.tree.map(jnp.asarray, batch)

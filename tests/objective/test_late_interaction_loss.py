@@ -48,6 +48,7 @@ def test_the_loss_is_the_cross_entropy_of_sums_of_largest_cosines(scale):
     assert (metrics["count"], metrics["accuracy"]) == (3, right)
 
 
+@pytest.mark.rotates
 def test_an_empty_row_changes_no_gradient():
     def loss(x, rows):
         batch = jax.tree.map(lambda leaf: leaf[:rows], BATCH)
@@ -58,6 +59,7 @@ def test_an_empty_row_changes_no_gradient():
     assert np.abs(part[:3, 0]).sum() > 0
 
 
+@pytest.mark.rotates
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         LateInteractionLoss(scale=0)

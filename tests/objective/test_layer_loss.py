@@ -160,6 +160,7 @@ def test_without_a_teacher_the_objective_is_minimised_alone():
     assert (float(loss), metrics.keys()) == (float(expected[0]), expected[1].keys())
 
 
+@pytest.mark.rotates
 def test_only_the_student_learns():
     def loss(model, batch):
         return LayerLoss(of=DistilLoss(kind="soft"), terms=ALL)(model, batch)[0]
@@ -180,6 +181,7 @@ def test_who_has_the_layers_of_the_teacher_has_nothing_to_learn_from_them():
         np.testing.assert_allclose(metrics[term.name].value(), 0, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_wider_teacher_is_reached_by_a_matrix_that_is_trained_and_left_out():
     batch = taught(embed=12)
     objective = LayerLoss(of=LabelLoss(), terms=(HiddenStateError(),), width=12)
@@ -263,6 +265,7 @@ def test_models_of_several_stacks_are_refused():
         layer_values(model, inputs, ("hidden_states",))
 
 
+@pytest.mark.rotates
 def test_scores_of_other_classes_are_refused():
     with pytest.raises(ValueError, match=r"must score the classes of the student, \(3, 3\), got \(3, 4\)"):
         DistilLoss(kind="soft")(CLASSIFIER, {**ROWS, "teacher": {"logits": jnp.zeros((3, 4))}})

@@ -101,6 +101,7 @@ def test_the_same_key_draws_the_same_and_another_does_not(model):
     assert loss(first) == loss(first) != loss(second)
 
 
+@pytest.mark.rotates
 def test_a_text_that_says_the_same_is_no_negative(model):
     inputs = pairs()
     twice = {**inputs, "tokens": inputs["tokens"].at[1:].set(inputs["tokens"][0])}

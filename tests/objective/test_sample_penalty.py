@@ -27,6 +27,7 @@ def test_the_penalty_of_every_second_row_stands_for_all():
         SampleLoss(penalty_every=0)
 
 
+@pytest.mark.rotates
 def test_a_place_becomes_a_square_of_pixels():
     """A row of what the head gives is a square, laid out as `pixel_shuffle` does."""
     config = TransGANGeneratorConfig(image=(12, 8), channels=1, embed=8, noise=4, depths=(1, 1), heads=2, patch=2)

@@ -69,6 +69,7 @@ def changed_keys(order):
     return set(np.flatnonzero(np.abs(one - two).max(1) > 1e-6).tolist())
 
 
+@pytest.mark.rotates
 def test_a_query_and_its_key_share_statistics_unless_keys_are_shuffled():
     """Of two groups of eight rows: unshuffled, the keys of row 0's group are made with its statistics, as its queries
     are, so that the group of a key could be told by them; shuffled, they are those of others."""

@@ -174,6 +174,7 @@ IMAGES = {"inputs": {"images": DRAW.normal(size=(B, 4, 4, 3)).astype(np.float32)
 MODEL = Given(jnp.array(DRAW.normal(size=(3, E)), jnp.float32))
 
 
+@pytest.mark.rotates
 def test_a_queue_is_first_in_first_out():
     loss = MoCoLoss(queue=12)
     carried = loss.carry.begin(MODEL, jax.random.key(1))

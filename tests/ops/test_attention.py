@@ -90,6 +90,7 @@ def test_output_and_gradients_equal_xla(name, which, biased):
         np.testing.assert_allclose(a, b, atol=3e-5)
 
 
+@pytest.mark.rotates
 @variants
 @pytest.mark.parametrize(
     "shape",
@@ -164,6 +165,7 @@ def test_vmap_equals_batch(name):
     np.testing.assert_allclose(jax.vmap(attend)(q, k, v, mask), attend(q, k, v, mask), atol=1e-6)
 
 
+@pytest.mark.rotates
 @variants
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_any_number_of_batch_axes(name, batch):

@@ -79,6 +79,7 @@ def layers_by_hand(case):
     return h, expected
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("remat", "unroll"), [("none", 1), ("none", 2), ("none", True), ("full", 1), ("dots", True)])
 def test_a_stack_shows_every_layer(case, layers_by_hand, remat, unroll):
     y, found = jax.jit(capture(partial(stack_run, remat=remat, unroll=unroll), WEIGHTS))(*case)

@@ -113,6 +113,7 @@ def test_structural_similarity_is_its_formula_in_every_window():
         structural_similarity(one[:10], other[:10])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("changes", [*((name,) for name in CHANGES), tuple(CHANGES)])
 def test_what_is_changed_in_a_row_depends_on_nothing_else_in_the_batch(changes):
     images = jax.random.normal(jax.random.key(0), (3, 8, 12, 2))

@@ -70,6 +70,7 @@ def test_labels_outside_the_vocabulary_are_loud_unless_weightless(label):
     assert (gradient[1] == 0).all()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("chunk", [1, 4, 21, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_chunked_equals_full(chunk, smoothing):

@@ -56,6 +56,7 @@ def call(which, norm):
     return (q, k, v), jax.jit(lambda q, k, v: ATTEND(q, k, v, MASKS[which]))
 
 
+@pytest.mark.rotates
 @pytest.mark.filterwarnings("ignore:invalid value")
 @masks
 @pytest.mark.parametrize("norm", [3.0, 60.0, pytest.param(500.0, marks=pytest.mark.slow)])

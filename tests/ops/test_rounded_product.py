@@ -28,6 +28,7 @@ def exact(pattern, x, y):
     return np.einsum(pattern, np.asarray(x, np.float64), np.asarray(y, np.float64))
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("short floats", "products of bfloat16 and their gradients are exact sums, rounded once")
 @given(pattern=st.sampled_from(PATTERNS), seed=st.integers(0, 99))
 def test_a_product_and_its_gradients_are_rounded_once(pattern, seed):
@@ -45,6 +46,7 @@ def test_a_product_and_its_gradients_are_rounded_once(pattern, seed):
         np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, rtol=2**-8, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_all_of_jax_s_transforms_work(pattern):
     x, y = operands(pattern)

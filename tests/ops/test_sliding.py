@@ -17,6 +17,7 @@ def heads(T, seed=0, rows=2, N=3, H=4):
     return [jax.random.normal(key, (rows, T, N, H)) for key in jax.random.split(jax.random.key(seed), 3)]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("T", "window"),
     [(37, (3, 5)), (64, (16, 16)), (50, (0, 0)), (41, (20, 0)), (41, (0, 18)), (5, (9, 40)), (1, (2, 2))],

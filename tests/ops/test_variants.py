@@ -168,6 +168,7 @@ def test_short_and_odd_lengths_are_the_dense_form(name, length):
         np.testing.assert_allclose(out, dense(q, k, v, mask), atol=2e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "cross" in VARIANTS[name][0].supports])
 @pytest.mark.parametrize(("T", "S"), [(1, 7), (7, 1)])
 def test_one_query_or_one_key_of_another_sequence(name, T, S):
@@ -176,6 +177,7 @@ def test_one_query_or_one_key_of_another_sequence(name, T, S):
     np.testing.assert_allclose(variant(q, k, v), dense(q, k, v, None), atol=2e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "which"),
     share([(n, w) for n in ("local", "strided", "fixed", "linear", "performer") for w in ("none", "both")], 1, of=2),
@@ -191,6 +193,7 @@ def test_gradients_are_those_of_the_dense_form(name, which):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
+@pytest.mark.rotates
 @variants
 def test_vmap_equals_batch_and_jit_equals_eager(name):
     variant, *_ = VARIANTS[name]
@@ -200,6 +203,7 @@ def test_vmap_equals_batch_and_jit_equals_eager(name):
     np.testing.assert_allclose(jax.vmap(variant)(q, k, v, LENGTHS), eager, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [name for name, (*_, can) in VARIANTS.items() if "causal" in can])
 def test_nothing_of_the_future_is_seen(name):
     variant, *_ = VARIANTS[name]

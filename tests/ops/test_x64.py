@@ -38,6 +38,7 @@ def plain(q, k, v, bias, visible, scale):
     return np.einsum("bnts,bsnh->btnh", weights / weights.sum(-1, keepdims=True), v)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("backend", ["xla", "blockwise"])
 @pytest.mark.parametrize("bias_type", ["float32", "float64"])
 def test_attention_is_float64_in_both_passes(monkeypatch, backend, bias_type):

@@ -78,6 +78,7 @@ def test_a_run_keeps_the_most_wrong_pictures_and_counts_all(finished):
     assert (finished / "report.html").is_file()
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("cct", "weights", "the export of a run tells the same of files")
 def test_the_export_tells_of_files_what_the_run_told(finished, run):
     samples = [json.loads(line) for line in (finished / "samples.jsonl").read_text().splitlines()]

@@ -72,6 +72,7 @@ def test_a_target_language_begins_what_is_written(folder):
     assert other.pretrained.tokenizer.encode("the dog") != pretrained.tokenizer.encode("the dog")
 
 
+@pytest.mark.rotates
 def test_scores_are_of_the_texts_in_their_language(folder):
     """The log-probability of what is written behind the language, its end included."""
     translator, _ = open_any_translator(str(folder), source="eng_Latn", target="deu_Latn")

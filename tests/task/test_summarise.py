@@ -171,6 +171,7 @@ def test_sentences_like_the_query_are_preferred():
         Extracts(similarity=-1)
 
 
+@pytest.mark.rotates
 def test_an_exported_extractor_chooses_as_its_run(finished, root):
     name, folder = finished
     if name != "extract":

@@ -58,6 +58,7 @@ def test_a_run_ranks_passages(run):
     assert first > 0.5  # chance is 1 of 12
 
 
+@pytest.mark.rotates
 def test_rows_are_marked(run):
     tokenizer = open_checkpoint(str(run)).tokenizer
     examples = MarkedRows(rows=2, length=32)

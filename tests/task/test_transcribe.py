@@ -123,6 +123,7 @@ def test_the_command_prints_what_the_function_gives(run, whisper, folder, files)
     assert json.loads(line)["segments"][0]["start"] == told.segments[0].start
 
 
+@pytest.mark.rotates
 def test_the_command_says_what_is_wrong_in_a_sentence(run, folder, files, tmp_path):
     (tmp_path / "no.wav").write_bytes(b"nothing")
     for arguments, message in (

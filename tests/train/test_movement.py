@@ -91,6 +91,7 @@ def test_a_run_that_is_cut_goes_on_as_if_it_were_not(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(again), jax.tree.leaves(whole))
 
 
+@pytest.mark.rotates
 def test_zeros_of_before_stay_where_they_are_kept():
     before, _ = language_model(SparsityConfig(share=0.5, end=4, every=1), 6)
     after, _ = language_model(SparsityConfig(share=0.7, end=15, every=2, by="movement", keep=True), 20, before)
@@ -99,6 +100,7 @@ def test_zeros_of_before_stay_where_they_are_kept():
     assert left[gone].all()
 
 
+@pytest.mark.rotates
 def test_a_pattern_by_movement():
     model, _ = language_model(SparsityConfig(block=(2, 4), every=1, by="movement"), 20)
     up = np.asarray(model.trunk.blocks.feedforward.up.kernel[...]).reshape(2, 2, 4, 16)

@@ -50,6 +50,7 @@ def assert_equal(found, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), found, expected)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer_lowers_a_quadratic(name):
     target = parameters()
@@ -150,6 +151,7 @@ def test_muon_moves_kernels_as_far_as_adam_does():
         assert float(jnp.sqrt(jnp.mean(kernel**2))) == pytest.approx(0.2e-2, rel=0.2)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop", "adafactor", "lion", "muon"])
 def test_weight_decay_touches_kernels_only(name):
     params = parameters()

@@ -87,6 +87,7 @@ def test_what_was_done_without_permission_is_told_also_when_files_are_damaged(ca
     assert capsys.readouterr().err.count("mine.py must be imported, which runs it: add --trust") == 1
 
 
+@pytest.mark.rotates
 def test_a_person_at_a_terminal_is_asked(made, monkeypatch):
     asked = []
     permit = lambda request: asked.append(str(request)) or True  # noqa: E731

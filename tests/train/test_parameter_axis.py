@@ -214,6 +214,7 @@ class Window(nnx.Module):
         self.conv, self.norm = conv, norm
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("window", "padding"), [((3, 3), 1), ((5,), 2)])
 @pytest.mark.parametrize("name", ["muon", "adafactor"])
 def test_a_convolution_of_ours_moves_as_one_of_flax(name, window, padding):

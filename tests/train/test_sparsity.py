@@ -55,6 +55,7 @@ def test_a_pattern_holds_from_its_first_step_on():
     assert ((up != 0).sum(2) == 2).all()
 
 
+@pytest.mark.rotates
 def test_zeros_of_before_are_kept():
     model, _ = language_model(SparsityConfig(share=0.6, end=4, every=1), 6)
     again, _ = language_model(SparsityConfig(keep=True), 5, model)

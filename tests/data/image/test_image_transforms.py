@@ -115,6 +115,7 @@ def test_a_box_goes_with_what_is_to_be_seen(name):
         np.testing.assert_allclose(after["boxes"][0], found, atol=1.01)
 
 
+@pytest.mark.rotates
 @given(height=sides, width=sides, seed=st.integers(0, 5))
 def test_mirroring_twice_changes_nothing(height, width, seed):
     before = example(height, width, seed)

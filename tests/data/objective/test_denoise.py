@@ -22,6 +22,7 @@ def is_subsequence(part, whole):
     return all(token in rest for token in part)
 
 
+@pytest.mark.rotates
 @settings(max_examples=100)
 @given(TOKENS, SEED, SHARE)
 def test_infilling_takes_its_share_and_keeps_the_rest_in_order(tokens, seed, share):
