@@ -30,7 +30,7 @@ class Fallback:
     compression_ratio: float | None = None
     """A text that compresses better repeats itself."""
     logprob: float | None = None
-    """A text whose tokens have a lower log-probability on average is a guess."""
+    """A text whose tokens have a lower log-probability on average is improbable."""
     no_speech: float | None = None
     """Such a text is left out instead where silence is more probable than this."""
     key: Any = None
@@ -68,11 +68,11 @@ class Fallback:
         return jax.vmap(lambda key, at: jax.random.fold_in(jax.random.fold_in(key, at[0]), at[1]))(keys, place)
 
     def looks_wrong(self, tokens: Sequence[int], logprob: float, vocab: int) -> bool:
-        """Return whether a text repeats itself, or is a guess."""
+        """Return whether a text repeats itself, or is improbable."""
         repeats = self.compression_ratio is not None and compression_ratio(tokens, vocab) > self.compression_ratio
-        return repeats or self.is_guess(logprob)
+        return repeats or self.is_improbable(logprob)
 
-    def is_guess(self, logprob: float) -> bool:
+    def is_improbable(self, logprob: float) -> bool:
         """Return whether tokens are improbable on average."""
         return self.logprob is not None and logprob < self.logprob
 

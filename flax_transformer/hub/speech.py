@@ -310,7 +310,7 @@ class _Writer:
             wrong = []
             for i in pending:
                 found[i] = texts[i]
-                if quiet is not None and fallback.is_guess(logprobs[i]) and quiet[i] > fallback.no_speech:
+                if quiet is not None and fallback.is_improbable(logprobs[i]) and quiet[i] > fallback.no_speech:
                     found[i] = None
                 elif fallback.looks_wrong(texts[i], logprobs[i], self.pretrained.vocabulary):
                     wrong.append(i)

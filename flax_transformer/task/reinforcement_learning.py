@@ -177,7 +177,7 @@ def play(
         said = np.asarray(_choose(model, *window, times, t - begin, heat, own, kinds=not rows.action_scale))
         actions[~over, t] = said[~over]
         for i in np.flatnonzero(~over):
-            state, reward, ended, cut, _ = made[i].step(_told(made[i], said[i], rows))
+            state, reward, ended, cut, _ = made[i].step(_environment_action(made[i], said[i], rows))
             total[i] += reward
             over[i] = ended or cut
             states[i, t + 1] = (state - rows.mean) / rows.std
@@ -188,7 +188,7 @@ def play(
     return total
 
 
-def _told(environment: Any, said: np.ndarray, rows: StepRows) -> Any:
+def _environment_action(environment: Any, said: np.ndarray, rows: StepRows) -> Any:
     """Return an action as an environment takes it."""
     if not rows.action_scale:
         return int(said.argmax())
