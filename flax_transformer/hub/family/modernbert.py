@@ -27,6 +27,11 @@ from flax_transformer.ops.split_keys import split_keys
 
 BASES = "global_rope_theta", "local_rope_theta"
 NORMS = {False: "layer_without_bias", True: "layer"}
+IDS = {
+    "bos_token_id": 50_281, "cls_token_id": 50_281, "eos_token_id": 50_282, "sep_token_id": 50_282,
+    "pad_token_id": 50_283,
+}  # fmt: skip
+"""Special tokens of the published vocabulary."""
 POOLS = {"cls": "first", "mean": "mean"}
 
 
@@ -46,7 +51,9 @@ def _writes(config: WindowedEncoderConfig) -> dict[str, Any]:
     said = write_layer_types(config.windows, config.depth)
     width = said.pop("sliding_window")
     rotary = write_two_rotaries(config.block.attention.rotary, BASES, both=True)
-    return {**said, **rotary, "local_attention": 128 if width is None else 2 * width}
+    # Where config.json says nothing, transformers has the ids of the published vocabulary, and opens no smaller one.
+    ids = dict.fromkeys(IDS) if config.embedding.vocab <= max(IDS.values()) else IDS
+    return {**ids, **said, **rotary, "local_attention": 128 if width is None else 2 * width}
 
 
 CONFIG = ConfigTable(
