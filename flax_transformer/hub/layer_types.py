@@ -82,7 +82,7 @@ def write_two_rotaries(rotary: Rotary, names: tuple[str, str], *, both: bool = F
     """Write what `read_two_rotaries` reads: two bases, or `rope_parameters` where these do not say it all."""
     local = rotary if rotary.window is None else rotary.window
     sets = {FULL: rotary, SLIDING: local}
-    if write_scaling(local) is None and not (both and write_scaling(rotary)):
+    if write_scaling(local) == (write_scaling(rotary) if both else None):
         said = write_rotary(Rotary(base=rotary.base, frequencies=rotary.frequencies, width=rotary.width))
         return {names[0]: said["rope_theta"], names[1]: local.base, "rope_scaling": said["rope_scaling"]}
     return {

@@ -113,7 +113,9 @@ def test_attention_weights_are_those_of_every_layer_in_order(tmp_path):
 
 def test_positions_that_are_given_are_used(tmp_path):
     positions = np.array([[5, 3, 8, 1, 2, 0, 19]])
-    compare(make("ModernBertModel", **CONFIGS["plain"]), tmp_path, input_ids=random_ids(V, 2, 7), position_ids=positions)
+    compare(
+        make("ModernBertModel", **CONFIGS["plain"]), tmp_path, input_ids=random_ids(V, 2, 7), position_ids=positions
+    )
 
 
 def test_a_config_of_before_transformers_5_is_read(tmp_path):
@@ -134,6 +136,10 @@ def test_a_config_of_before_transformers_5_is_read(tmp_path):
     inputs = batch()
     ours = hub.load(tmp_path)
     close("logits", forward(model, inputs)["logits"], ours(**inputs).logits, inputs)
+    assert hub.wrap(ours.model, "ModernBertForMaskedLM").config["rope_scaling"] == {
+        "rope_type": "linear",
+        "factor": 3.0,
+    }
     hub.save(ours, tmp_path / "back")
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
     np.testing.assert_array_equal(forward(model, inputs)["logits"], forward(again, inputs)["logits"])
