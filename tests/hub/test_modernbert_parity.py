@@ -177,6 +177,6 @@ def test_what_is_not_supported_is_refused(tmp_path):
     make("ModernBertModel", **CONFIGS["plain"]).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="got token_type_ids"):
         hub.load(tmp_path)(**batch(), token_type_ids=np.zeros((3, T), int))
+    how = Fields.of({"classifier_pooling": "max"})
     with pytest.raises(ValueError, match="classifier_pooling='max'; supported are cls, mean"):
-        how = {"classifier_pooling": "max"}
-        FAMILIES["modernbert"].architectures["ModernBertForSequenceClassification"].config(Fields.of(how))
+        FAMILIES["modernbert"].architectures["ModernBertForSequenceClassification"].config(how)
