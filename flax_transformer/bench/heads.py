@@ -47,8 +47,10 @@ def heads_of(pretrained: Pretrained, tokens: Any) -> tuple[Array, Array, Array]:
 
     inputs = jnp.stack([each[0] for each in run(jnp.asarray(tokens)[None])][: trunks[0].cfg.depth])
 
-    def layer(block: Any, x: Array) -> tuple[Array, Array, Array]:
-        q, k, v = block.attention._placed(block.attention_residual.enter(x), None, None, 0)
+    def layer(block: Any, x: Array, number: Array) -> tuple[Array, Array, Array]:
+        around = block.attention_residual
+        seen = around.enter(x, layer=number) if "layer" in around.cfg.takes else around.enter(x)
+        q, k, v = block.attention._placed(seen, None, None, 0)
         return q, *(jnp.repeat(each, q.shape[-2] // each.shape[-2], axis=-2) for each in (k, v))
 
-    return jax.vmap(layer)(trunks[0].blocks, inputs)
+    return jax.vmap(layer)(trunks[0].blocks, inputs, jnp.arange(trunks[0].cfg.depth))

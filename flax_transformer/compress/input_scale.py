@@ -23,6 +23,7 @@ from flax_transformer.nn.block import Block, Sublayer
 from flax_transformer.nn.feedforward import FeedForward
 from flax_transformer.nn.norm import LayerNorm, RMSNorm
 from flax_transformer.nn.quantized import quantize
+from flax_transformer.nn.residual import Residual
 from flax_transformer.parallel import path_name
 
 LEAST = 1e-5
@@ -59,8 +60,10 @@ def _of_block(path: str, block: Block) -> Iterator[Feed]:
         if part.layer is None:
             continue
         name, layer = f"{path}{part.name}", getattr(block, part.name)
-        norm, kernels = getattr(block, f"{part.name}_residual").norm, _first(part, layer)
-        if kernels and part.residual.norm_position == "pre" and isinstance(norm, LayerNorm | RMSNorm):
+        around, kernels = getattr(block, f"{part.name}_residual"), _first(part, layer)
+        # A residual of another kind may leave the norm out, in the first layer say.
+        plain = type(around) is Residual and isinstance(around.norm, LayerNorm | RMSNorm)
+        if kernels and plain and part.residual.norm_position == "pre":
             written = f"{name}_residual.norm.scale", f"{name}_residual.norm.bias"
             yield Feed(written, tuple(f"{name}.{each}.kernel" for each in kernels))
         for before, after in _inside(layer):

@@ -68,6 +68,8 @@ def _check_kept(path: str, config: Any, kept: tuple[int, ...]) -> None:
     turns = len(getattr(config, "windows", (None,)))
     if len(kept) % turns or any(old % turns != new % turns for new, old in enumerate(kept)):
         raise ValueError(f"layers of {name} take {turns} windows in turn, and must still do so, got {kept}")
+    if getattr(config, "numbers_layers", False) and kept[0] != 0:
+        raise ValueError(f"the first layer of {name} has no norm, and is kept, got {kept}")
     if getattr(config, "falling_scale", False) and kept != tuple(range(len(kept))):
         raise ValueError(f"layers of {name} have scales by their number, and so are kept from the first, got {kept}")
 

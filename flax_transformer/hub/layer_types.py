@@ -48,12 +48,15 @@ def write_window(windows: Sequence[int | None], depth: int) -> dict[str, Any]:
     return {"sliding_window": max(sizes, default=None), "layer_types": kinds}
 
 
-def read_two_rotaries(fields: Fields, *, full: float, sliding: float, names: tuple[str, str]) -> Rotary:
+def read_two_rotaries(
+    fields: Fields, *, full: float, sliding: float, names: tuple[str, str], both: bool = False
+) -> Rotary:
     """Read rotary positions that are others in layers with a window: by `rope_parameters`, or by two bases.
 
     Args:
       full, sliding: the bases where config.json says none.
       names: of the fields that have them, before transformers 5.
+      both: whether `rope_scaling` is of both kinds of layers; else of those without a window.
 
     Raises:
       ValueError: rotary parameters that are not by kind of layer, or as `read_rotary` does.
@@ -69,16 +72,17 @@ def read_two_rotaries(fields: Fields, *, full: float, sliding: float, names: tup
         raise ValueError(f"config.json must give rope_scaling as an object, it is {scaling!r}")
     bases = [fields.number(name, usual) for name, usual in zip(names, (full, sliding), strict=True)]
     of_full: Mapping[str, Any] = {"rope_theta": bases[0], **given.get(FULL, {}), **(scaling or {})}
-    local = read_parameters({"rope_theta": bases[1], **given.get(SLIDING, {})}, fields)
+    of_local = {"rope_theta": bases[1], **given.get(SLIDING, {}), **((scaling or {}) if both else {})}
+    local = read_parameters(of_local, fields)
     whole = read_parameters(of_full, fields)
     return Rotary(base=whole.base, frequencies=whole.frequencies, window=local)
 
 
-def write_two_rotaries(rotary: Rotary, names: tuple[str, str]) -> dict[str, Any]:
+def write_two_rotaries(rotary: Rotary, names: tuple[str, str], *, both: bool = False) -> dict[str, Any]:
     """Write what `read_two_rotaries` reads: two bases, or `rope_parameters` where these do not say it all."""
     local = rotary if rotary.window is None else rotary.window
     sets = {FULL: rotary, SLIDING: local}
-    if write_scaling(local) is None:
+    if write_scaling(local) == (write_scaling(rotary) if both else None):
         said = write_rotary(Rotary(base=rotary.base, frequencies=rotary.frequencies, width=rotary.width))
         return {names[0]: said["rope_theta"], names[1]: local.base, "rope_scaling": said["rope_scaling"]}
     return {

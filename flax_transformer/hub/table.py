@@ -156,6 +156,8 @@ class TensorRow:
     fit: Callable[..., np.ndarray] | None = None
     """`fit(tensor, before, after)`: a tensor of theirs for other fields of config.json than it was made with, as a
     table of positions for another `image_size`; None: it fits no others."""
+    absent: float | None = None
+    """What ours is in the first layer, where it has no use and they have no tensor; None: they have one of each."""
     counter: str = ""
     """A whole number of theirs besides, that counts batches: not read, and written as 0."""
 
@@ -205,9 +207,10 @@ def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
     return _layer(ours, theirs, Kernel(ones))
 
 
-def norm(ours: str, theirs: str) -> Table:
-    """Return scale and bias of a normalisation."""
-    return TensorRow((f"{ours}.scale",), f"{theirs}.weight"), TensorRow((f"{ours}.bias",), f"{theirs}.bias")
+def norm(ours: str, theirs: str, *, later: bool = False) -> Table:
+    """Return scale and bias of a normalisation; `later`: of all layers but the first, which has none there."""
+    scale, bias = TensorRow((f"{ours}.scale",), f"{theirs}.weight"), TensorRow((f"{ours}.bias",), f"{theirs}.bias")
+    return (replace(scale, absent=1.0), replace(bias, absent=0.0)) if later else (scale, bias)
 
 
 def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:

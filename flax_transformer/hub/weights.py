@@ -44,12 +44,18 @@ class Entry:
     @property
     def names(self) -> list[str]:
         """Their tensors, by layer."""
-        return _numbered(self.row.theirs, self.leads)
+        return _numbered(self.row.theirs, self.indices)
+
+    @property
+    def indices(self) -> list[tuple[int, ...]]:
+        """Where in our parameters each of them is."""
+        every = list(np.ndindex(*self.leads))
+        return every if self.row.absent is None else [index for index in every if index[0] > 0]
 
     @property
     def counters(self) -> list[str]:
         """Whole numbers of theirs that count batches, by layer."""
-        return _numbered(self.row.counter, self.leads) if self.row.counter else []
+        return _numbered(self.row.counter, self.indices) if self.row.counter else []
 
     @property
     def shape(self) -> Shape:
@@ -57,12 +63,12 @@ class Entry:
         return self.row.layout.shape(self.shapes)
 
 
-def _numbered(name: str, leads: tuple[int, ...]) -> list[str]:
+def _numbered(name: str, indices: list[tuple[int, ...]]) -> list[str]:
     """Name the tensors of a row, one for each layer, and each of its experts."""
     pieces = LAYER.split(name)
     texts, firsts = pieces[2::2], [int(first or 0) for first in pieces[1::2]]
     names = []
-    for index in np.ndindex(*leads):
+    for index in indices:
         numbered = (f"{first + i}{text}" for first, i, text in zip(firsts, index, texts, strict=True))
         names.append(pieces[0] + "".join(numbered))
     return names
@@ -167,7 +173,7 @@ def load_model(
 
         return _gather(read, entry, [(abstract[path], shardings[path]) for path in entry.row.ours])
 
-    present = [entry for entry in entries if _fits(entry, entry.names[0], tensors)]
+    present = [entry for entry in entries if all(_fits(entry, name, tensors) for name in entry.names[:1])]
     # Copies of memory to memory run side by side; what goes elsewhere goes one at a time, to need little on the way.
     with ThreadPoolExecutor(COPIES if all(map(_is_host, shardings.values())) else 1) as pool:
         for entry, arrays in zip(present, pool.map(gather, present), strict=True):
@@ -183,14 +189,16 @@ def load_model(
 
 def _gather(read: Callable[[str], list[np.ndarray]], entry: Entry, wanted: list[tuple[Any, Any]]) -> list[jax.Array]:
     small = sum(leaf.size * leaf.dtype.itemsize for leaf, _ in wanted) <= PIECE
-    each = [*zip(np.ndindex(*entry.leads), entry.names, strict=True)]
+    each, absent = [*zip(entry.indices, entry.names, strict=True)], entry.row.absent or 0
     if not entry.leads or small or all(_is_host(place) for _, place in wanted):
         hosts = [_aligned(leaf.shape, leaf.dtype) for leaf, _ in wanted]
+        for host in hosts if len(each) < math.prod(entry.leads) else ():
+            host[:1] = absent
         for index, name in each:
             for host, part in zip(hosts, read(name), strict=True):
                 host[index] = part
         return [_put(host, place) for host, (_, place) in zip(hosts, wanted, strict=True)]
-    stacks = [jax.jit(partial(jnp.zeros, x.shape, x.dtype), out_shardings=place)() for x, place in wanted]
+    stacks = [jax.jit(partial(jnp.full, x.shape, absent, x.dtype), out_shardings=place)() for x, place in wanted]
     for index, name in each:
         for j, (part, (leaf, place)) in enumerate(zip(read(name), wanted, strict=True)):
             one = _put(part.astype(leaf.dtype), _of_layer(place, len(index)))
@@ -236,7 +244,7 @@ def tensors_of(model: Any, entries: list[Entry]) -> dict[str, tuple[int, Callabl
     for entry in entries:
         parts = [leaves[path] for path in entry.row.ours]
         size = sum(part.size // math.prod(entry.leads) * part.dtype.itemsize for part in parts)
-        for index, name in zip(np.ndindex(*entry.leads), entry.names, strict=True):
+        for index, name in zip(entry.indices, entry.names, strict=True):
             found[name] = (size, partial(_join, entry, parts, index))
         found |= {name: (8, partial(np.zeros, (), np.int64)) for name in entry.counters}
     return found

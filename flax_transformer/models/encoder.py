@@ -18,7 +18,7 @@ from flax_transformer.models.head import Head, head_of
 from flax_transformer.models.output import Output, OutputDense, output_table
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Embedding, EmbeddingConfig, OutputTable, TrunkConfig
+from flax_transformer.nn import Cycle, Embedding, EmbeddingConfig, OutputTable, TrunkConfig
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -131,6 +131,35 @@ class Encoder(ReadsTokens, Module):
         return self.trunk.observe(x, memory, **given)
 
 
+@frozen
+class WindowedEncoderConfig(EncoderConfig):
+    """An encoder whose layers see windows, or take turns at windows and all positions, by their blocks' attention."""
+
+    windows: tuple[int | None, ...] = (64, None)
+    """How many positions to either side each sees, beside its own; None: all. Of several the layers take turns; rotary
+    positions may be others with a window: see `Rotary.window`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.windows or any(window is not None and window < 0 for window in self.windows):
+            raise ValueError(f"windows must be at least 0, or None, and one at least, got {self.windows}")
+
+    def build(self, rngs: nnx.Rngs) -> "WindowedEncoder":
+        """Make the encoder."""
+        return WindowedEncoder(self, rngs=rngs)
+
+
+class WindowedEncoder(Encoder):
+    """Hidden states of tokens that see those near them, in some layers or in all."""
+
+    def _enter(
+        self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
+    ) -> tuple[Array, dict[str, Any]]:
+        x, given = super()._enter(tokens, mask, types, positions, key)
+        masks = tuple(Mask(window=window) & mask for window in self.cfg.windows)
+        return x, {**given, "mask": masks[0] if len(masks) == 1 else Cycle(masks)}
+
+
 def _mask(lengths: Array | None, segments: Array | None) -> Mask | None:
     mask = None if lengths is None else Mask(lengths=lengths)
     return mask if segments is None else Mask(segments=(segments, segments)) & mask
@@ -144,8 +173,12 @@ class MaskedLMConfig:
     """An `EncoderConfig`, or another with its `embedding` and `block`, of an encoder that reads tokens and more."""
     activation: str | None = None
     """After the dense layer; None: that of the encoder's blocks."""
+    dense_bias: bool = True
+    """Whether the dense layer adds a bias."""
     tied_output: bool = True
     """Whether the output layer is the embedding table."""
+    output_bias: bool = True
+    """Whether the output layer adds a bias for each token."""
     next_sentence: bool = False
     """Whether it also guesses, from the first token, if one sentence follows the other."""
 
@@ -169,7 +202,7 @@ class MaskedLMConfig:
 
 
 class MaskedLM(OutputDense, ReadsTokens, Module):
-    """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
+    """A dense layer, its activation and norm, and an output layer, by default the embedding table."""
 
     layer_order = (Part("encoder"), "dense", "norm", "output_bias", "head", "sentence")
 
@@ -192,14 +225,13 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
         embedding = cfg.encoder.embedding
         self.cfg = cfg
         self.encoder = cfg.encoder.build(rngs)
-        self.init_dense(cfg.encoder.block, embedding.embed, rngs=rngs)
+        self.init_dense(cfg.encoder.block, embedding.embed, bias=cfg.dense_bias, rngs=rngs)
         dtypes = cfg.encoder.block.feedforward.precision.dtypes
-        bias = nnx.Param(jnp.zeros(embedding.vocab, dtypes["param_dtype"]))
-        if cfg.tied_output:
-            self.output_bias = bias
-        else:
+        if not cfg.tied_output:
             self.head = OutputTable(output_table(embedding), rngs=rngs)
-            self.head.output_bias = bias
+        if cfg.output_bias:
+            place = self if cfg.tied_output else self.head
+            place.output_bias = nnx.Param(jnp.zeros(embedding.vocab, dtypes["param_dtype"]))
         if cfg.next_sentence:
             self.sentence = Head(head_of(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
 
@@ -210,9 +242,8 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Return what logits of the tokens at those positions are made of."""
         x = self.through_dense(hidden, self.cfg.resolved_activation)
-        if self.cfg.tied_output:
-            return Output(x, self.encoder.embedding, self.output_bias[...])
-        return Output(x, self.head, self.head.output_bias[...])
+        place, table = (self, self.encoder.embedding) if self.cfg.tied_output else (self.head, self.head)
+        return Output(x, table, place.output_bias[...] if self.cfg.output_bias else None)
 
     def __call__(
         self,

@@ -18,11 +18,12 @@ from flax_transformer.models.padded import POOLED, Padded, padded, split_padded,
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.token_pool import TOKEN_POOLS, last_shown, pool_tokens
-from flax_transformer.nn import Precision, make_norm
+from flax_transformer.nn import NormConfig, Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.norm import make_norm_of
 from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.routing import over_tokens
@@ -53,6 +54,10 @@ class HeadConfig:
     """Activation of a dense layer before; None: no such layer."""
     dense_width: int | None = None
     """What the dense layer gives; None: D."""
+    dense_bias: bool = True
+    """Whether the dense layer adds one."""
+    dense_norm: float | NormConfig | None = None
+    """Epsilon of a LayerNorm after the activation of the dense layer, or a norm of another kind; None: no norm."""
     dropout: float = 0.0
     """Before the output layer."""
     dropout_first: bool = False
@@ -73,6 +78,10 @@ class HeadConfig:
                 f"a head needs outputs, a dense layer or a position, got outputs={self.outputs}, dense={self.dense}, "
                 f"pool={self.pool!r}"
             )
+        if not isinstance(self.dense_norm, NormConfig):
+            check_at_least(self, 0, "dense_norm")
+        if self.dense is None and self.dense_norm is not None:
+            raise ValueError(f"a norm after a dense layer needs one, got dense=None, dense_norm={self.dense_norm}")
         if not (self.dense is None and self.norm is None) and self.pool == "first and mean":
             raise ValueError(f"a dense layer or norm is of one position, got one for pool={self.pool!r}")
         if not 0 <= self.dropout < 1:
@@ -98,11 +107,13 @@ class Head(Module):
         kinds = {"dtype": at_least_float32(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
+        wide = replace(cfg.precision, compute=str(kinds["dtype"]))
         if cfg.norm is not None:
-            width = replace(cfg.precision, compute=str(kinds["dtype"]))
-            self.norm = make_norm("layer", cfg.embed, eps=cfg.norm, precision=width, rngs=rngs)
+            self.norm = make_norm_of(cfg.norm, cfg.embed, precision=wide, rngs=rngs)
         if cfg.dense is not None:
-            self.dense = Linear(cfg.embed, cfg.dense_width or cfg.embed, rngs=rngs, **kinds)
+            self.dense = Linear(cfg.embed, cfg.dense_width or cfg.embed, use_bias=cfg.dense_bias, rngs=rngs, **kinds)
+        if cfg.dense_norm is not None:
+            self.dense_norm = make_norm_of(cfg.dense_norm, cfg.dense_width or cfg.embed, precision=wide, rngs=rngs)
         if cfg.pool == "weighted":
             self.score = Linear(cfg.embed, 1, use_bias=False, rngs=rngs, **kinds)  # a bias would change nothing
         if cfg.outputs:
@@ -138,7 +149,8 @@ class Head(Module):
         else:
             hidden = hidden[..., cfg.skip :, :]
         hidden = hidden if cfg.norm is None else self.norm(hidden)
-        return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
+        hidden = hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
+        return hidden if cfg.dense_norm is None else self.dense_norm(hidden)
 
     def __call__(
         self,

@@ -64,10 +64,11 @@ class Output:
 class OutputDense:
     """A dense layer and a norm before the output layer, as BERT has them: what a model is besides."""
 
-    def init_dense(self, block: Any, width: int, *, rngs: nnx.Rngs) -> None:
+    def init_dense(self, block: Any, width: int, *, bias: bool = True, rngs: nnx.Rngs) -> None:
         """Make both, of the kind of the layers of a block, `width` wide as the output table is."""
         like, residual = block.feedforward, block.residual
-        self.dense = Linear(like.embed, width, kernel_init=initializer(like), rngs=rngs, **like.precision.dtypes)
+        kinds = {"kernel_init": initializer(like), **like.precision.dtypes}
+        self.dense = Linear(like.embed, width, use_bias=bias, rngs=rngs, **kinds)
         self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)
 
     def through_dense(self, hidden: Float[Array, "*B T D"], name: str | Callable) -> Float[Array, "*B T D"]:

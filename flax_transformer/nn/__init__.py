@@ -49,6 +49,7 @@ from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
 from flax_transformer.nn.linformer import LinformerAttention as LinformerAttention
 from flax_transformer.nn.linformer import LinformerConfig as LinformerConfig
 from flax_transformer.nn.module import Module as Module
+from flax_transformer.nn.norm import NormConfig as NormConfig
 from flax_transformer.nn.norm import make_norm as make_norm
 from flax_transformer.nn.nystrom import NystromConfig as NystromConfig
 from flax_transformer.nn.nystrom import NystromLayer as NystromLayer
@@ -56,6 +57,8 @@ from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches
 from flax_transformer.nn.relative import RelativeBias as RelativeBias
 from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
+from flax_transformer.nn.residual import LaterNorm as LaterNorm
+from flax_transformer.nn.residual import LaterNormConfig as LaterNormConfig
 from flax_transformer.nn.residual import Residual as Residual
 from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
 from flax_transformer.nn.stack import Cycle as Cycle

@@ -14,7 +14,7 @@ from flax_transformer.nn.check import check_ids, check_length
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.norm import LayerNorm
+from flax_transformer.nn.norm import NormConfig, make_norm_of
 from flax_transformer.nn.quantized import Quantized
 from flax_transformer.ops import (
     dropout,
@@ -61,8 +61,8 @@ class EmbeddingConfig:
     tokens themselves, looked up in their table (GPT-2)."""
     own_table: bool = True
     """Without one, tokens are looked up in the table of another embedding, which each call is given."""
-    norm: float | None = None
-    """Epsilon of a LayerNorm after the sum, before dropout; None: no norm."""
+    norm: float | NormConfig | None = None
+    """Epsilon of a LayerNorm after the sum, before dropout, or a norm of another kind; None: no norm."""
     project: int | None = None
     """Width of a linear layer at the end, where the model is of another than the tables (ELECTRA); None: no layer."""
     scaled: bool = True
@@ -81,7 +81,7 @@ class EmbeddingConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 0, "norm", "init_std")
+        check_at_least(self, 0, *(() if isinstance(self.norm, NormConfig) else ("norm",)), "init_std")
         if self.offset < 0 or (self.types != "token" and self.types < 0):
             raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
         for name in ("vocab", "embed", "multiple", "max_length"):
@@ -111,7 +111,7 @@ class Embedding(Module):
         if cfg.types and cfg.types != "token":
             self.type = table(cfg.types)
         if cfg.norm is not None:
-            self.norm = LayerNorm(cfg.embed, epsilon=cfg.norm, rngs=rngs, **kinds)
+            self.norm = make_norm_of(cfg.norm, cfg.embed, precision=cfg.precision, rngs=rngs)
         if cfg.project is not None:
             self.project = Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
 

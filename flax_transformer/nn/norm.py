@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from flax_transformer.nn.config import Precision
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import layer_norm, widen
 
@@ -18,7 +19,15 @@ class LayerNorm(nnx.LayerNorm):
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalise the last axis, in float32 whatever the input's type."""
-        return layer_norm(x, self.scale[...], self.bias[...], self.epsilon).astype(self.dtype)
+        bias = jnp.zeros_like(self.scale[...]) if self.bias is None else self.bias[...]
+        return layer_norm(x, self.scale[...], bias, self.epsilon).astype(self.dtype)
+
+
+class LayerNormWithoutBias(LayerNorm):
+    """A LayerNorm with a scale alone."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{**options, "use_bias": False})
 
 
 class RMSNorm(nnx.RMSNorm):
@@ -57,7 +66,10 @@ class GroupNorm(nnx.GroupNorm):
         return (y * self.scale[...] + self.bias[...]).astype(self.dtype)
 
 
-NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm, "zero_centered_rms": ZeroCenteredRMSNorm}
+NORMS: dict[str, Callable] = {
+    "layer": LayerNorm, "layer_without_bias": LayerNormWithoutBias, "rms": RMSNorm,
+    "zero_centered_rms": ZeroCenteredRMSNorm,
+}  # fmt: skip
 
 
 def check_norm(kind: str | Callable) -> None:
@@ -69,12 +81,35 @@ def check_norm(kind: str | Callable) -> None:
 def make_norm(
     kind: str | Callable, width: int, *, eps: float, precision: Precision, rngs: nnx.Rngs
 ) -> Callable[[Array], Array]:
-    """Make a norm over the last axis: "layer", "rms", or whatever a function makes that takes what Flax's norms take.
+    """Make a norm over the last axis: of a name in `NORMS`, or whatever a function makes that takes what Flax's take.
 
     It computes in float32 and gives what the residual stream is kept in.
     """
     make = kind if callable(kind) else NORMS[kind]
     return make(width, epsilon=eps, rngs=rngs, **{**precision.dtypes, "dtype": jnp.dtype(precision.residual)})
+
+
+@frozen
+class NormConfig:
+    """A norm over the last axis."""
+
+    kind: str | Callable = "layer"
+    """A name in `NORMS`, or a module-level function that takes what `nnx.LayerNorm` takes and makes a norm."""
+    eps: float = 1e-5
+    """Epsilon."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 0, "eps")
+        check_norm(self.kind)
+
+
+def make_norm_of(
+    norm: float | NormConfig, width: int, *, precision: Precision, rngs: nnx.Rngs
+) -> Callable[[Array], Array]:
+    """Make the norm of a config, or the LayerNorm of an epsilon."""
+    norm = norm if isinstance(norm, NormConfig) else NormConfig(eps=norm)
+    return make_norm(norm.kind, width, eps=norm.eps, precision=precision, rngs=rngs)
 
 
 class NoNorm(Module):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
@@ -25,8 +25,8 @@ class ResidualConfig:
     embed: int
     """D, the width of the residual stream."""
     norm: str | Callable = "layer"
-    """"layer", "rms", "zero_centered_rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a
-    norm."""
+    """"layer", "layer_without_bias", "rms", "zero_centered_rms", or a module-level function that takes what
+    `nnx.RMSNorm` takes and makes a norm."""
     norm_eps: float = 1e-5
     """Epsilon of batch norm."""
     norm_position: Literal["pre", "post", "output", "both"] = "post"
@@ -129,3 +129,50 @@ class Residual(Module):
 def _dropped(y: Array, rate: float, path_rate: Array | float, key: PRNGKeyArray | None) -> Array:
     y = dropout(y, rate, key)
     return y if key is None else drop_path(y, path_rate, jax.random.fold_in(key, 1))
+
+
+@frozen
+class LaterNormConfig(ResidualConfig):
+    """A pre-norm residual without the norm in the first layer of a stack, whose embeddings have just been normalised.
+
+    So that layers are one stack the first has the parameters of a norm too, which nothing uses: their gradient is 0.
+    """
+
+    norm_position: Literal["pre"] = "pre"
+    """Of a sublayer f: x + f(norm(x)), and x + f(x) in the first layer."""
+
+    takes = ("layer",)
+
+    def build(self, rngs: nnx.Rngs) -> "LaterNorm":
+        """Make the residual."""
+        return LaterNorm(self, rngs=rngs)
+
+
+class LaterNorm(Residual):
+    """x + f(norm(x)), in the first layer x + f(x)."""
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        sublayer: Callable[..., Array],
+        *args: Any,
+        layer: Int[Array, ""] | int | None = None,
+        key: PRNGKeyArray | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
+        source: Float[Array, "*B T D"] | None = None,
+        **kwargs: Any,
+    ) -> Float[Array, "*B T D"]:
+        """Apply a sublayer; arguments as `Residual`'s.
+
+        Args:
+          layer: the number of the layer in its stack, from 0 on.
+        """
+        inner, outer = split_keys(key)
+        y = sublayer(self.enter(x if source is None else source, layer), *args, key=inner, **kwargs)
+        return self.add(x, y, key=outer, drop_path=drop_path)
+
+    def enter(self, x: Float[Array, "*B T D"], layer: Int[Array, ""] | int | None = None) -> Float[Array, "*B T D"]:
+        """Return what the sublayer sees in the layer of that number."""
+        if layer is None:
+            raise ValueError("a block whose first layer has no norm must be told the number of its layer, got none")
+        return jnp.where(jnp.equal(layer, 0), x, super().enter(x))

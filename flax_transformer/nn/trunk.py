@@ -74,6 +74,11 @@ class TrunkConfig:
         """Whether the stack ends in a norm, as one of pre-norm blocks does."""
         return self.block.residual.norm_position in ("pre", "both")
 
+    @property
+    def numbers_layers(self) -> bool:
+        """Whether blocks are told the number of their layer, as some residuals want it."""
+        return any("layer" in part.residual.takes for part in getattr(self.block, "sublayers", ()))
+
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Make what the config describes."""
         return self.make_trunk(rngs=rngs)
@@ -166,7 +171,8 @@ class Trunk(Module):
 
     def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
         """Return how the stack runs, and what its blocks are given."""
-        options = {"bias": self._bias(*2 * x.shape[-2:-1]), "drop_path": self.drop_rates(key), **given, "key": key}
+        own = {"drop_path": self.drop_rates(key), "layer": self.layer_numbers()}
+        options = {"bias": self._bias(*2 * x.shape[-2:-1]), **own, **given, "key": key}
         said = {name: value for name, value in options.items() if value is not None}
         return {**said, "unroll": self.cfg.unroll, "remat": self.cfg.remat}
 
@@ -201,6 +207,10 @@ class Trunk(Module):
         """Return each block's rate of doing without a sublayer; None: as the blocks say, or nothing is random."""
         cfg = self.cfg
         return PerLayer(jnp.linspace(0, cfg.drop_path, cfg.depth)) if cfg.drop_path and key is not None else None
+
+    def layer_numbers(self) -> PerLayer | None:
+        """Return each block's number, from 0 on; None: blocks do not ask for it."""
+        return PerLayer(jnp.arange(self.cfg.depth)) if self.cfg.numbers_layers else None
 
     def _end(self, x: Array) -> Array:
         x = checkpoint_name(x, "trunk_output")

@@ -28,11 +28,13 @@ HEAD = (
 )  # fmt: skip
 """Tensors that a pretrained model may lack, and one that classifies, or finds objects of other classes, has."""
 HEADS = {
-    "fill-mask": (r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_"),
+    "fill-mask": (
+        r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_", r"^head\.", r"^decoder\.(weight|bias)$",
+    ),
     "automatic-speech-recognition": (r"^lm_head\.",),
-    "question-answering": (r"^qa_outputs\.",),
+    "question-answering": (r"^qa_outputs\.", r"^head\.", r"^classifier\."),
     "multiple-choice": HEAD,
-}
+}  # fmt: skip
 """The same of other uses: of one that guesses masked tokens, and of one that scores letters."""
 OUTPUTS = tuple(dict.fromkeys((*HEAD, *(each for patterns in HEADS.values() for each in patterns))))
 """Tensors of any head, which a checkpoint may have that is to do something else."""

@@ -307,7 +307,7 @@ def test_every_preset_costs_what_its_formula_says(name):
 
 
 OTHERS = sorted(name for name in presets() if name not in TEXTS and not name.startswith("vivit"))
-"""Presets of images, sounds, videos and several of these; ViViT's attention is by blocks, a loop."""
+"""Presets of images, audio, videos and several of these; ViViT's attention is by blocks, a loop."""
 
 
 @pytest.mark.rotates

@@ -49,6 +49,7 @@ ONE = {
     "PegasusForConditionalGeneration": {"tie_word_embeddings"},
     "MBartForConditionalGeneration": {"tie_word_embeddings"},
     "M2M100ForConditionalGeneration": {"tie_word_embeddings"},
+    "ModernBertModel": LAYERS | {"cls_token_id", "sep_token_id"},
     "MPNetModel": {"relative_attention_num_buckets"},
     "ConvNextModel": {"num_stages"},
     "LongformerModel": {"num_hidden_layers"},

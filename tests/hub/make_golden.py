@@ -216,6 +216,12 @@ MODELS = {
     "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**BART, scale_embedding=True)),
     "mbart": ("MBartForConditionalGeneration", transformers.MBartConfig(**BART, scale_embedding=True)),
     "m2m_100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**BART)),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        transformers.ModernBertConfig(
+            **{**BERT, "num_hidden_layers": 4}, cls_token_id=1, sep_token_id=2, local_attention=4
+        ),
+    ),
     "mpnet": ("MPNetForMaskedLM", transformers.MPNetConfig(**{**BERT, "pad_token_id": 1, "bos_token_id": 0})),
     "dpr": ("DPRQuestionEncoder", transformers.DPRConfig(**BERT)),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),

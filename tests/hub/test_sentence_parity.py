@@ -36,6 +36,9 @@ BACKBONES = {
             initializer_range=0.3,
         )
     ),
+    "modernbert": lambda: transformers.ModernBertModel(
+        transformers.ModernBertConfig(**{**SMALL, "num_hidden_layers": 4}, local_attention=6)
+    ),
     "t5": lambda: transformers.T5EncoderModel(
         transformers.T5Config(vocab_size=V, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=3)
     ),

@@ -19,7 +19,7 @@ PRESETS = (
     "gpt2", "llama3_2_1b", "mistral_7b", "qwen2_5_0_5b", "qwen3_0_6b",
     "bert_base_uncased", "roberta_base", "distilbert_base_uncased",
     "longformer_base_4096", "bigbird_roberta_base", "nystromformer_512",
-    "mpnet_base",
+    "mpnet_base", "modernbert_base",
     "t5_small", "t5_v1_1_small", "bart_base", "marian", "transformer_base",
     "led_base_16384", "pegasus_large", "mbart_large_cc25", "m2m100_418m",
     "evolved_transformer_base", "universal_base",

@@ -357,7 +357,11 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
             "remat must be one of none, full, attention, dots, offload, got 'some'",
         ),
         (TrunkConfig(block=CONFIG), dict(drop_path=-0.5), r"drop_path must be in \[0, 1\), got -0.5"),
-        (CONFIG, dict(norm="batch"), "norm must be one of layer, rms, zero_centered_rms or a function, got 'batch'"),
+        (
+            CONFIG,
+            dict(norm="batch"),
+            "norm must be one of layer, layer_without_bias, rms, zero_centered_rms or a function, got 'batch'",
+        ),
         (CONFIG, dict(kv_heads=0), "kv_heads must be at least 1, got 0"),
         (CONFIG, dict(head_width=-4), "head_width must be at least 1, got -4"),
         (CONFIG, dict(embed=32.0), "embed must be a whole number, got 32.0"),

@@ -160,7 +160,10 @@ def test_every_parameter_of_a_scaled_block_learns():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(norm="batch"), "norm must be one of layer, rms, zero_centered_rms or a function, got 'batch'"),
+        (
+            dict(norm="batch"),
+            "norm must be one of layer, layer_without_bias, rms, zero_centered_rms or a function, got 'batch'",
+        ),
         (dict(embed=0), "embed must be at least 1, got 0"),
         (dict(norm_eps=-1.0), "norm_eps must be at least 0, got -1"),
     ],

@@ -342,7 +342,10 @@ def test_a_model_of_samples_learns_classes_and_its_recordings_are_drawn(tmp_path
     assert all((tmp_path / "run" / each[kind]).stat().st_size for each in samples for kind in ("picture", "audio"))
 
 
-READERS = {"bert": "Bert", "roberta": "Roberta", "electra": "Electra", "distilbert": "DistilBert", "mpnet": "MPNet"}
+READERS = {
+    "bert": "Bert", "roberta": "Roberta", "electra": "Electra", "distilbert": "DistilBert", "mpnet": "MPNet",
+    "modernbert": "ModernBert",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", READERS)

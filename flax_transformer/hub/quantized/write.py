@@ -61,7 +61,7 @@ def write_quantized(
             raise ValueError(f"kernels that are one matrix must be quantized alike, {entry.row.theirs} is of several")
         found = linear if isinstance(entry.row.layout, Matrix) else tables
         found.setdefault(schemes.pop(), []).extend(entry.names)
-        for index, name in zip(np.ndindex(*entry.leads), entry.names, strict=True):
+        for index, name in zip(entry.indices, entry.names, strict=True):
             parts |= _tensors(entry, ours, index, name.removesuffix(".weight"))
     names = {name for each in (*linear.values(), *tables.values()) for name in each}
     whole = {name for entry in entries for name in entry.names if name.endswith(".weight")} | set(copies)
