@@ -40,6 +40,7 @@ def found(request):
     return run(*(["every"] if request.node.get_closest_marker("slow") else []))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_one_device(found, case):
     value, slope = found[case]["value"], found[case]["slope"]

@@ -60,6 +60,7 @@ def test_losses_equal_one_device_with_dropout(trained):
     assert "Involuntary full rematerialization" not in trained.said
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("trained", "share"),
     [

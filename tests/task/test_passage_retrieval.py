@@ -122,6 +122,7 @@ def test_encoders_of_different_widths_are_refused():
         two_encoders(one, sentence_encoder(encoder(20), pools=("first", "mean")))
 
 
+@pytest.mark.rotates
 def test_a_run_has_both_and_a_folder_of_each(run_folder, bert):
     last = json.loads((run_folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"queries_r1", "passages_r1", "accuracy"} <= {*last}
@@ -134,6 +135,7 @@ def test_a_run_has_both_and_a_folder_of_each(run_folder, bert):
         assert alone.tokenizer is not None
 
 
+@pytest.mark.rotates
 def test_passages_are_searched_by_inner_products_with_questions(run_folder, tmp_path):
     pair, draw = open_checkpoint(str(run_folder)), np.random.default_rng(1)
     documents = [Document(f"d{n}", " ".join(draw.choice(WORDS[:14], 12))) for n in range(4)]
