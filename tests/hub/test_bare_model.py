@@ -78,7 +78,10 @@ def test_a_detector_without_heads_goes_both_ways_and_finds_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "asked", "served"), [
-    ("beit", "BeitForSemanticSegmentation", "BeitModel, BeitForImageClassification, BeitForMaskedImageModeling, BeitBackbone"),
+    (
+        "beit", "BeitForSemanticSegmentation",
+        "BeitModel, BeitForImageClassification, BeitForMaskedImageModeling, BeitBackbone",
+    ),
     ("detr", "DetrForSegmentation", "DetrForObjectDetection, DetrModel"),
     ("vit", "ViTMAEForPreTraining", "ViTModel, ViTForImageClassification, ViTForMaskedImageModeling"),
 ])  # fmt: skip
