@@ -216,8 +216,8 @@ def _scan(params: dict, inputs: list, keep: Callable, edits: Edits) -> tuple[lis
     return [*end, *ys], inside
 
 
-def _sliced(edits: Edits, length: int) -> Edits:
-    """Check that leaves of edits have an entry for each turn of a scan, or one for all."""
+def _sliced(edits: Any, length: int) -> Any:
+    """Check that leaves of edits, a pytree, have an entry for each turn of a scan, or one for all."""
 
     def spread(leaf: Any) -> jax.Array:
         leaf = jnp.asarray(leaf)

@@ -48,12 +48,12 @@ def test_a_position_is_not_told_from_itself_and_losses_sum_over_masked_ones():
     model = CONTRAST.build(nnx.Rngs(0))
     masked = np.zeros((2, model.cfg.backbone.front.frames(120)), bool)
     masked[:, 2:5] = True
-    found = model(SAMPLES, masked=masked)
-    itself = np.arange(masked.size).reshape(*masked.shape, 1)
-    logits = model.logits(found, itself)
-    assert np.isneginf(logits[..., 1]).all()
-    assert float(model.losses(found, itself, masked)[0]) == 0
-    half = masked & (np.arange(2) == 0)[:, None]
+    found = model(jnp.asarray(SAMPLES), masked=jnp.asarray(masked))
+    itself = jnp.arange(masked.size).reshape(*masked.shape, 1)
+    assert np.isneginf(model.logits(found, itself)[..., 1]).all()
+    assert float(model.losses(found, itself, jnp.asarray(masked))[0]) == 0
+    masked = jnp.asarray(masked)
+    half = masked & (jnp.arange(2) == 0)[:, None]
     others = (itself + 1) % masked.size
     parts = [model.losses(found, others, each)[0] for each in (half, masked & ~half)]
     np.testing.assert_allclose(sum(parts), model.losses(found, others, masked)[0], rtol=1e-6)
@@ -61,10 +61,10 @@ def test_a_position_is_not_told_from_itself_and_losses_sum_over_masked_ones():
 
 def test_padding_changes_no_embedding():
     model = SPEAKER.build(nnx.Rngs(0))
-    alone = model(SAMPLES[:1, :90])
+    alone = model(jnp.asarray(SAMPLES[:1, :90]))
     noise = SAMPLES.copy()
     noise[0, 90:] = 3
-    both = model(noise, mask=Mask(lengths=jnp.array([90, 120])))
+    both = model(jnp.asarray(noise), mask=Mask(lengths=jnp.array([90, 120])))
     np.testing.assert_allclose(both[0], alone[0], rtol=1e-4, atol=1e-5)
 
 

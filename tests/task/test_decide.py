@@ -142,9 +142,9 @@ def test_numbers_are_inputs_and_labels_in_one_scale(tmp_path):
 
 def test_a_loss_is_of_kinds_or_of_numbers():
     model = DecisionTransformer(with_fields(decision_transformer(3, 2), embed=8, inner=8, depth=1), rngs=nnx.Rngs(0))
-    batch = DecisionTransformer.example_batch(model.cfg, 2, 4)
+    batch = jax.tree.map(jnp.asarray, DecisionTransformer.example_batch(model.cfg, 2, 4))
     said = model.output(model.hidden_states(**batch["inputs"])).actions
-    numbers = {**batch, "labels": said + 0.5, "weights": np.ones((2, 4), np.float32)}
+    numbers = {**batch, "labels": said + 0.5, "weights": jnp.ones((2, 4))}
     np.testing.assert_allclose(SquaredActionLoss()(model, numbers)[0], 8 * 0.25, rtol=1e-5)
     with pytest.raises(ValueError, match="must be numbers, got kinds, of which ActionLoss"):
         SquaredActionLoss()(model, batch)
