@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from flax import nnx
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
@@ -31,6 +32,23 @@ def compare(model, folder, *, published=lambda name: name, **inputs):
         for a, b in zip(as_tuple(value), as_tuple(again[name]), strict=True):
             np.testing.assert_array_equal(a, b)
     return ours, got
+
+
+def compare_made(config, kind, folder, **inputs):
+    """Make a model here and save it; demand that transformers opens it with no tensor missing, and the same outputs.
+
+    Args:
+      kind: the class of transformers.
+    """
+    import transformers
+
+    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
+    hub.save(ours, folder)
+    theirs, loading = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
+    got = ours(**inputs, output_hidden_states=True)
+    for name, value in forward(theirs.eval(), inputs).items():
+        close(name, value, got[name], inputs)
 
 
 def copied(model):

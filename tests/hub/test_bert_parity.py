@@ -5,13 +5,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
 from flax_transformer.hub.family.bert import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from tests.hub.oracle import close, compare, forward, padded, random_ids, same_tensors
+from tests.hub.oracle import close, compare, compare_made, forward, padded, random_ids, same_tensors
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -146,13 +145,7 @@ def test_fine_tuning_begins_from_a_pretrained_checkpoint(tmp_path):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of(make("BertModel", **CONFIGS["odd"]).config.to_dict())
     config, inputs = FAMILIES["bert"].architectures[kind].config(fields), batch()
-    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
-    hub.save(ours, tmp_path)
-    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
-    got = ours(**inputs, output_hidden_states=True)
-    for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
+    compare_made(config, kind, tmp_path, **inputs)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

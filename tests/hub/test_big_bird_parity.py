@@ -12,7 +12,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.nn import with_fields
 from flax_transformer.ops import Mask
 from tests.hub import oracle
-from tests.hub.oracle import close, compare, padded, random_ids
+from tests.hub.oracle import close, compare, compare_made, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -132,13 +132,7 @@ def test_blocks_are_drawn_as_in_training(tmp_path, name, length):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of(make("BigBirdModel", **CONFIGS["odd"]).config.to_dict())
     config, inputs = FAMILIES["big_bird"].architectures[kind].config(fields), batch((T, T))
-    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
-    hub.save(ours, tmp_path)
-    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
-    got = ours(**inputs, output_hidden_states=True)
-    for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
+    compare_made(config, kind, tmp_path, **inputs)
 
 
 def test_missing_fields_are_those_of_transformers():

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.hub.family.electra import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from tests.hub.oracle import close, compare, forward, padded, random_ids
+from tests.hub.oracle import compare, compare_made, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -91,13 +90,7 @@ def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     config, inputs = FAMILIES["electra"].architectures[kind].config(fields), batch()
     if kind.endswith("Choice"):
         inputs = {name: value[None] for name, value in inputs.items()}
-    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
-    hub.save(ours, tmp_path)
-    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
-    got = ours(**inputs, output_hidden_states=True)
-    for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
+    compare_made(config, kind, tmp_path, **inputs)
 
 
 def test_missing_fields_are_those_of_transformers():

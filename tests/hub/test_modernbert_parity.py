@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
 from flax_transformer.hub.family.modernbert import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from tests.hub.oracle import close, compare, forward, padded, random_ids
+from tests.hub.oracle import close, compare, compare_made, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -159,14 +158,8 @@ def test_a_model_made_here_opens_in_transformers(tmp_path, kind, name):
     kind = f"ModernBert{kind}"
     fields = Fields.of(make("ModernBertModel", **CONFIGS[name]).config.to_dict())
     config, inputs = FAMILIES["modernbert"].architectures[kind].config(fields), batch()
-    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
-    hub.save(ours, tmp_path)
-    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
+    compare_made(config, kind, tmp_path, **inputs)
     assert not [name for name in load_file(tmp_path / "model.safetensors") if "layers.0.attn_norm" in name]
-    got = ours(**inputs, output_hidden_states=True)
-    for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
 
 
 def test_missing_fields_are_those_of_transformers():

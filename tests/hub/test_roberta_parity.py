@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
 from flax_transformer.hub.family.roberta import FAMILIES, read
 from flax_transformer.hub.fields import Fields
-from tests.hub.oracle import close, compare, forward, padded, random_ids
+from tests.hub.oracle import close, compare, compare_made, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -120,13 +119,7 @@ def test_a_published_checkpoint_loads_with_what_else_it_has(tmp_path):
 def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
     fields = Fields.of(make("RobertaModel", **CONFIGS["odd"]).config.to_dict())
     config, inputs = FAMILIES["roberta"].architectures[kind].config(fields), batch(0)
-    ours = hub.wrap(config.build(nnx.Rngs(3)), kind)
-    hub.save(ours, tmp_path)
-    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
-    got = ours(**inputs, output_hidden_states=True)
-    for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
+    compare_made(config, kind, tmp_path, **inputs)
 
 
 def test_the_longest_input_has_as_many_tokens_as_positions_beside_paddings(tmp_path):
