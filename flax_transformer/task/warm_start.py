@@ -2,12 +2,12 @@
 its teacher (Guo et al. 2020, https://arxiv.org/abs/1911.08717, begin with an autoregressive translator).
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from flax_transformer.atomic import write_file
 from flax_transformer.parallel import path_name
 from flax_transformer.task.run import open_run
 from flax_transformer.train.folder import RunFolder
@@ -16,15 +16,17 @@ from flax_transformer.train.folder import RunFolder
 def take_tokenizer(workdir: str, folder: RunFolder) -> None:
     """Copy the tokenizer of a run, if it has one, into the folder of a new run.
 
+    Every process does, so that none looks before it is there.
+
     Raises:
       FolderError: no run there.
       ValueError: the new run has another tokenizer already.
     """
     theirs = RunFolder(Path(workdir)).tokenizer
-    if not theirs.is_file() or jax.process_index() != 0:
+    if not theirs.is_file():
         return
     if not folder.tokenizer.exists():
-        shutil.copyfile(theirs, folder.tokenizer)
+        write_file(folder.tokenizer, theirs.read_bytes())
     elif folder.tokenizer.read_bytes() != theirs.read_bytes():
         raise ValueError(f"a warm start has the tokenizer of {workdir}, {folder.root} has another")
 

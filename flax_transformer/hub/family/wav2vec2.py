@@ -24,16 +24,22 @@ from flax_transformer.models.speech.speaker import SpeakerConfig, SpeakerHeadCon
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config, wav2vec2_base
 
 CONVOLUTIONS = 16
-"""That a front may have."""
+"""That a front, or a head, may have."""
+
+
+def _of_layers(fields: Fields, name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """Read a number of each of some convolutions."""
+    found = fields.get(name, usual)
+    whole = isinstance(found, list | tuple) and all(type(each) is int for each in found)
+    if not whole or not 1 <= len(found) <= CONVOLUTIONS:
+        raise ValueError(f"config.json must give {name} as 1 to {CONVOLUTIONS} whole numbers, it is {found!r}")
+    return tuple(found)
 
 
 def _front(fields: Fields) -> dict[str, Any]:
-    widths = fields.get("conv_dim", [512] * 7)
-    whole = isinstance(widths, list) and all(type(each) is int for each in widths)
-    if not whole or not 1 <= len(widths) <= CONVOLUTIONS:
-        raise ValueError(f"config.json must give conv_dim as 1 to {CONVOLUTIONS} whole numbers, it is {widths!r}")
+    widths = _of_layers(fields, "conv_dim", (512,) * 7)
     masks = (fields.number("mask_time_prob", 0.05), fields.number("mask_feature_prob", 0.0))
-    before = () if len({*widths}) == 1 else tuple(widths[:-1])
+    before = () if len({*widths}) == 1 else widths[:-1]
     return {"front.before": before, "front.embed": widths[-1], ".mask_token": any(masks)}
 
 
@@ -101,22 +107,12 @@ def _frames(fields: Fields) -> ClassifierConfig:
 def _speaker(fields: Fields) -> SpeakerConfig:
     fields.only(use_weighted_layer_sum=False)
     backbone = read(fields)
-    sizes = (_whole(fields, f"tdnn_{name}", usual) for name, usual in TDNN.items())
-    widths, windows, dilations = sizes
+    widths, windows, dilations = (_of_layers(fields, f"tdnn_{name}", usual) for name, usual in TDNN.items())
     head = SpeakerHeadConfig(
         embed=backbone.block.embed, widths=widths, windows=windows, dilations=dilations,
         outputs=fields.integer("xvector_output_dim", 512), speakers=fields.labels, precision=backbone.front.precision,
     )  # fmt: skip
     return SpeakerConfig(backbone=backbone, head=head)
-
-
-def _whole(fields: Fields, name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
-    found = fields.get(name, usual)
-    if not isinstance(found, list | tuple) or not all(type(each) is int for each in found):
-        raise ValueError(f"config.json must give {name} as whole numbers, it is {found!r:.60}")
-    if len(found) > CONVOLUTIONS:
-        raise ValueError(f"config.json must give {name} for up to {CONVOLUTIONS} layers, it has {len(found)}")
-    return tuple(found)
 
 
 def _contrast(fields: Fields) -> ContrastConfig:

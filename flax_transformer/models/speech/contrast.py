@@ -15,10 +15,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2, Wav2Vec2Config
-from flax_transformer.nn.config import check_at_least, check_rates
+from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
+from flax_transformer.ops.norm import unit
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 
@@ -54,9 +55,10 @@ class ContrastConfig:
     choice_temperature: float = 2.0
     """Of the Gumbel softmax that chooses codes in training."""
     diversity: float = 0.1
-    """Weight of the loss of codes that are not used."""
+    """Weight of the loss of codes that are not used, by which who trains adds it to the other of `losses`."""
 
     def __post_init__(self):
+        check_fields(self)
         check_at_least(self, 1, "groups", "codes", "code_width", "outputs")
         check_at_least(self, 0, "diversity")
         check_rates(self, "dropout")
@@ -155,7 +157,8 @@ class ContrastModel(Module):
         """
         right = widen(found.quantised)
         wrong = right.reshape(-1, right.shape[-1])[others]
-        scores = _cosine(widen(found.predicted)[..., None, :], jnp.concatenate([right[..., None, :], wrong], axis=-2))
+        both = jnp.concatenate([right[..., None, :], wrong], axis=-2)
+        scores = jnp.sum(unit(found.predicted)[..., None, :] * unit(both), axis=-1)
         same = (wrong == right[..., None, :]).all(-1)
         return jnp.where(jnp.pad(same, ((0, 0), (0, 0), (1, 0))), -jnp.inf, scores / self.cfg.temperature)
 
@@ -167,8 +170,3 @@ class ContrastModel(Module):
         codes = self.cfg.groups * self.cfg.codes
         unused = (codes - found.perplexity) / codes * masked.sum()
         return -jnp.sum(scores, where=masked), unused
-
-
-def _cosine(one: Float[Array, "..."], other: Float[Array, "..."]) -> Float[Array, "..."]:
-    lengths = [jnp.maximum(jnp.linalg.norm(each, axis=-1), 1e-8) for each in (one, other)]
-    return jnp.sum(one * other, axis=-1) / (lengths[0] * lengths[1])

@@ -20,6 +20,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
+from flax_transformer.ops.norm import unit
 
 
 @frozen
@@ -108,14 +109,10 @@ class SpeakerHead(Module):
     ) -> Float[Array, "*B"]:
         """Return the cross-entropy of cosines with every speaker, the right one's less a margin, times a scale
         (Wang et al. 2018, https://arxiv.org/abs/1801.05599)."""
-        cosines = _unit(widen(found), -1) @ _unit(widen(self.speakers[...]), 0)
+        cosines = unit(found) @ unit(self.speakers[...].T).T
         right = jnp.arange(self.cfg.speakers) == labels[..., None]
         scores = scale * (cosines - margin * right)
         return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(scores, axis=-1, where=right)
-
-
-def _unit(x: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=axis, keepdims=True), 1e-12)
 
 
 @frozen
