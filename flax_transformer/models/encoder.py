@@ -156,8 +156,7 @@ class WindowedEncoder(Encoder):
         self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
     ) -> tuple[Array, dict[str, Any]]:
         x, given = super()._enter(tokens, mask, types, positions, key)
-        masks = tuple(Mask(window=window) & mask for window in self.cfg.windows)
-        return x, {**given, "mask": masks[0] if len(masks) == 1 else Cycle(masks)}
+        return x, {**given, "mask": Cycle(tuple(Mask(window=window) & mask for window in self.cfg.windows))}
 
 
 def _mask(lengths: Array | None, segments: Array | None) -> Mask | None:

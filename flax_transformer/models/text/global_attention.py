@@ -246,8 +246,8 @@ class GlobalTrunk(Trunk):
             x = jnp.where(_wrong(global_positions, shape)[..., None, None], jnp.nan, x)
             many = (*shape[:-1], global_positions.shape[-1])
             others["global_positions"] = jnp.broadcast_to(global_positions, many)
-        masks = tuple(Mask(window=window // 2) & mask for window in self.cfg.windows)
-        return super().__call__(x, mask=masks[0] if len(masks) == 1 else Cycle(masks), key=key, **others)
+        masks = Cycle(tuple(Mask(window=window // 2) & mask for window in self.cfg.windows))
+        return super().__call__(x, mask=masks, key=key, **others)
 
 
 def _wrong(positions: Array, shape: tuple[int, ...]) -> Bool[Array, "*B"]:
