@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -70,7 +71,7 @@ def test_what_cannot_be_a_start_is_refused(teacher, tmp_path):
     with pytest.raises(FolderError, match="nothing"):
         opened(replace(student(teacher), warm_start=str(tmp_path / "nothing")), tmp_path / "a")
     with pytest.raises(ValueError, match=r"same path and shape, .* has none of this model"):
-        warm_start({"encoder": np.ones(3)}, str(teacher))
+        warm_start({"encoder": jnp.ones(3)}, str(teacher))
     with pytest.raises(ValueError, match="begins with a checkpoint or a run, got init=x, warm_start="):
         student(teacher, init="x")
     other = tmp_path / "b"
