@@ -70,6 +70,13 @@ class BucketPlan:
         self._lock = threading.Lock()
         self._shapes = [boundary for boundary, _ in self._cut(self._buckets)]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the lock, which a worker has its own of."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     @property
     def batches_per_epoch(self) -> int:
         """Count the batches of every epoch."""

@@ -1,4 +1,4 @@
-"""The stream of training batches: Grain reader threads, one position for any number of processes."""
+"""The stream of training batches: Grain's threads or workers lay them out, one position for any number of processes."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from jaxtyping import Shaped
 
 from flax_transformer.data.examples import Arrays, Collate, Examples
 from flax_transformer.data.identity import name_function
+from flax_transformer.data.worker import in_workers
 
 
 class Stream(Iterator[Arrays]):
@@ -26,6 +27,7 @@ class Stream(Iterator[Arrays]):
             raise ValueError(f"process_index must be in 0..{process_count - 1}, got {process_index}")
         self._parts, self._count = (process_index,), process_count
         self._reading = (threads, prefetch)
+        self._workers = 0
         self._step = start
         self._batches: Any = None
 
@@ -53,6 +55,19 @@ class Stream(Iterator[Arrays]):
         self.check_rows(count)
         self.close()
         self._parts, self._count = tuple(parts), count
+
+    def work_in(self, workers: int) -> None:
+        """Lay out batches in so many worker processes, which do not share Python's lock; 0: in threads of this one.
+
+        Batches and positions are the same. Workers start with the next batch, each with a copy of the data in memory.
+
+        Raises:
+            ValueError: a negative number.
+        """
+        if workers < 0:
+            raise ValueError(f"workers must not be negative, got {workers}")
+        self.close()
+        self._workers = workers
 
     @abstractmethod
     def check_rows(self, count: int) -> None:
@@ -93,18 +108,23 @@ class Stream(Iterator[Arrays]):
         self._step = step
 
     def close(self) -> None:
-        """Stop the reader threads; the next batch starts them again."""
+        """Stop the threads or workers; the next batch starts them again."""
         if self._batches is not None:
             self._batches.close()
         self._batches = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs to lay out batches."""
+        return {**vars(self), "_batches": None}
 
     def _read_from(self, step: int) -> Iterator[Arrays]:
         import grain
 
         endless = grain.MapDataset.range(step, np.iinfo(np.int64).max)
-        threads, prefetch = self._reading
+        threads, prefetch = (1, 2) if self._workers else self._reading
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-        return iter(endless.map(lambda step: self.make(int(step))).to_iter_dataset(options))
+        batches = endless.map(lambda step: self.make(int(step))).to_iter_dataset(options)
+        return iter(in_workers(batches, self._workers) if self._workers else batches)
 
 
 class ExampleStream(Stream):

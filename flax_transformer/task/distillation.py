@@ -87,6 +87,15 @@ class TaughtStream(Stream):
         self._taught.share(parts, count)
         super().share(parts, count)
 
+    def work_in(self, workers: int) -> None:
+        """Refuse workers: the teacher answers where training is.
+
+        Raises:
+            ValueError: any.
+        """
+        if workers:
+            raise ValueError(f"a teacher answers in the process that trains, which takes no workers, got {workers}")
+
     def check_rows(self, count: int) -> None:
         """Check that the rows of a batch are a multiple of ``count``; raise ValueError if not."""
         self._taught.check_rows(count)

@@ -18,7 +18,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed, short_path
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
-from flax_transformer.train.batch_layout import shared
+from flax_transformer.train.batch_layout import closed, shared, work_in
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, check_new_statistics
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.compiled_step import programs_folder
@@ -106,7 +106,9 @@ def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Metric
     return Writers([JsonLines(folder.metrics, after=after), TensorBoard(folder.tensorboard, after=after), *trackers])
 
 
-def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = "", programs: str = "") -> Any:
+def train(
+    experiment: Experiment, workdir: str | os.PathLike, *, profile: str = "", programs: str = "", workers: int = 0
+) -> Any:
     """Run an experiment in a folder, from where it stands, and return the final model.
 
     Among several processes (`multihost.start`) all must call this, with one folder that all of them see.
@@ -115,6 +117,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = 
       profile: steps to trace, FROM:TO, into `profile` in the folder; none by default.
       programs: a folder of compiled steps: what is there is loaded, and what is not is compiled and added. They are
         code, which whoever can write there decides.
+      workers: processes that lay out batches of training, beside this one; 0: threads of this one do.
 
     Raises:
       FolderError: when the folder holds another configuration or cannot be written.
@@ -130,6 +133,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = 
         with multihost.first("prepare"), _only_first_speaks(), gone_if_refused(workdir):
             folder = open_folder(workdir, experiment)
             task = experiment.task(folder)
+            work_in(task.batches, workers)
         config = experiment.train
         mesh = mesh if mesh.size > 1 else None
         with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
@@ -159,15 +163,16 @@ def _fit(
     trained = "" if task.step is not None else experiment.optimizer.trainable
     _introduce(folder, introduction(state.model, trained), mesh)
     schedule = make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps)
-    state = fit(
-        state,
-        jit_train_step(step, state, mesh, programs),
-        shared(task.batches, *multihost.row_parts(mesh)),
-        config,
-        checkpoints=checkpoints,
-        evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
-        reporting=Reporting(writer, schedule, task.unit, profile),
-    )
+    with closed(shared(task.batches, *multihost.row_parts(mesh))) as batches:
+        state = fit(
+            state,
+            jit_train_step(step, state, mesh, programs),
+            batches,
+            config,
+            checkpoints=checkpoints,
+            evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
+            reporting=Reporting(writer, schedule, task.unit, profile),
+        )
     model = final_model(experiment, checkpoints, state, carry)
     return multihost.to_local_devices(multihost.whole(model)) if jax.process_count() > 1 else model
 
@@ -302,6 +307,7 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
         workdir: str = f"runs/{name}",
         profile: str = "",
         programs: str = "",
+        workers: int = 0,
         processes: Annotated[multihost.Multihost, tyro.conf.arg(name="multihost")] = multihost.Multihost(),
         experiment: Annotated[Any, tyro.conf.arg(name="")] = default,
     ) -> int:
@@ -312,13 +318,14 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
           profile: Steps to trace, FROM:TO, into the folder `profile` of the run, for xprof and for the report.
           programs: Folder of compiled training steps, as plan --programs writes them: one that matches is loaded,
             another is compiled and added. They are code, which whoever can write there decides.
+          workers: Processes that lay out batches of training, where threads, which share Python's lock, feed too few.
           processes: One process of several; on SLURM (srun), GKE and TPU machines this is found out.
           experiment: The experiment.
         """
 
         def body() -> None:
             multihost.start(processes)
-            train(experiment, workdir, profile=profile, programs=programs)
+            train(experiment, workdir, profile=profile, programs=programs, workers=workers)
 
         return guarded(body)
 

@@ -1,5 +1,6 @@
 """Data on many devices: in training each process gives its rows of a batch, in evaluation rows are filled up."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,27 @@ def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
         batches.share(parts, count)
         return batches
     return batches if len(parts) == count else _Picked(batches, parts, count)
+
+
+@contextlib.contextmanager
+def closed(batches: Batches) -> Iterator[Batches]:
+    """Stop the threads or workers of batches that have any, at the end."""
+    try:
+        yield batches
+    finally:
+        getattr(batches, "close", lambda: None)()
+
+
+def work_in(batches: Batches, workers: int) -> None:
+    """Have batches laid out by so many processes beside this one.
+
+    Raises:
+      ValueError: batches that are not a `Stream`'s, which no workers lay out, or a negative number.
+    """
+    if hasattr(batches, "work_in"):
+        batches.work_in(workers)
+    elif workers:
+        raise ValueError(f"workers lay out the batches of a Stream, got {type(batches).__name__} and {workers} workers")
 
 
 def fill_rows(batch: Any, separable: bool = True) -> Any:
