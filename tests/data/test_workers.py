@@ -25,8 +25,9 @@ def stream(**options):
 class Lengths:
     """Rows of a bucket plan."""
 
-    lengths = np.tile([[2, 3], [7, 6], [3, 3]], (8, 1))
-    identity = {"data": "lengths"}
+    def __init__(self):
+        self.lengths = np.tile([[2, 3], [7, 6], [3, 3]], (8, 1))
+        self.identity = {"data": "lengths"}
 
     def lay_out(self, indices, boundary):
         """Lay numbers out."""
