@@ -65,6 +65,8 @@ def test_the_teacher_scores_each_picture_as_the_student_sees_it(tmp_path, teache
         np.testing.assert_array_equal, plain.batches.make(3), {n: v for n, v in batch.items() if n != "teacher"}
     )
     assert "teacher" not in next(iter(found.validation()))
+    with pytest.raises(ValueError, match="takes no workers, got 2"):
+        found.batches.work_in(2)
     found.batches.share((1,), 2)
     np.testing.assert_allclose(found.batches.make(3)["teacher"]["logits"], batch["teacher"]["logits"][2:], rtol=1e-5)
     other = opened(tmp_path, saved(tmp_path / "other", seed=4))
