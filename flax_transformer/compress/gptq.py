@@ -17,6 +17,7 @@ BLOCK = 128
 
 
 @partial(jax.jit, static_argnames=("kind", "group", "block"))
+@jax.default_matmul_precision("highest")
 def gptq(
     kernel: Float[Array, "O I"], products: Float[Array, "I I"], *, kind: str, group: int | None = None,
     damp: float = 0.01, block: int = BLOCK,

@@ -185,6 +185,7 @@ def awq_scales(
     return jax.jit(lambda each: jax.lax.map(lambda one: search(*one), each))(flat).reshape(*lead, inputs)
 
 
+@jax.default_matmul_precision("highest")
 def _search(weights: str, group: int | None, kernel: Array, mean: Array, products: Array) -> Float[Array, " C"]:
     kernel = kernel.astype(jnp.float32)
     share = jnp.maximum(mean / (mean.max() + 1e-8), NEAR)

@@ -43,6 +43,7 @@ def _sums(x: Array, gradient: Array, zeros: Statistics, inputs: int) -> Statisti
     return statistics_of(x.reshape(-1, math.prod(x.shape[x.ndim - inputs :])), products=zeros.products is not None)
 
 
+@jax.default_matmul_precision("highest")
 def statistics_of(x: Float[Array, "R I"], *, products: bool = False) -> Statistics:
     """Sum up rows of inputs."""
     x = x.astype(jnp.float32)

@@ -3,6 +3,7 @@
 Axes: L layers, B batch, N heads, K key/value heads, T query positions, S key positions, H head width, D width.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -56,6 +57,7 @@ def attention_flow(
     return (found / np.maximum(found.sum(-1, keepdims=True), 1)).astype(np.float32)
 
 
+@jax.default_matmul_precision("highest")
 def value_weighted_norms(
     weights: Float[Either, "*B N T S"], values: Float[Either, "*B S K H"], out: Float[Either, "*_ N H D"]
 ) -> Float[Either, "*B N T S"]:

@@ -34,6 +34,7 @@ def probe(
     return float(right.max()), float(_accuracy(weights[right.argmax()], test, truth))
 
 
+@jax.default_matmul_precision("highest")
 def _accuracy(weights: Float[Array, "_ E"], features: Float[Array, "N D"], labels: Int[np.ndarray, " N"]) -> Array:
     return jnp.mean(_scores(weights, features).argmax(-1) == labels)
 
@@ -43,6 +44,7 @@ def _scores(weights: Float[Array, "_ E"], features: Float[Array, "N D"]) -> Floa
 
 
 @partial(jax.jit, static_argnames="classes")
+@jax.default_matmul_precision("highest")
 def _regressions(
     features: Float[Array, "N D"], labels: Int[Array, " N"], penalties: Float[Array, " P"], *, classes: int
 ) -> Float[Array, "P _ E"]:

@@ -3,10 +3,12 @@
 Axes: L layers, P others, n examples, D and E widths.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+@jax.default_matmul_precision("highest")
 def linear_cka(x: Float[Array, "n D"], y: Float[Array, "n E"]) -> Float[Array, ""]:
     """Return the linear CKA of two representations of the same examples (Kornblith et al. 2019,
     https://arxiv.org/abs/1905.00414, equation 6): 1 where they differ by rotation and scale alone, 0 where they have

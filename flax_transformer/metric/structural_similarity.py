@@ -3,6 +3,7 @@
 Axes: B images, H W height and width in pixels, C channels.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,6 +13,7 @@ WINDOW, DEVIATION = 11, 1.5
 K1, K2 = 0.01, 0.03
 
 
+@jax.default_matmul_precision("highest")
 def structural_similarity(
     one: Float[Array, "*B H W C"], other: Float[Array, "*B H W C"], *, span: float = 1.0
 ) -> Float[Array, "*B"]:

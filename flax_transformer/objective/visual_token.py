@@ -74,6 +74,7 @@ class BEiTLoss(MaskedPixels):
             raise ValueError(f"images must have at least words={self.words} different patches, got {len(found)}")
         return {"codebook": found}
 
+    @jax.default_matmul_precision("highest")
     def tokens(self, images: Float[Array, "B H W C"]) -> Int[Array, "B P"]:
         """Return the number of the nearest word of every patch of normalised images."""
         mean, std = (jnp.array(each, jnp.float32) for each in (self.views.mean, self.views.std))
