@@ -1,4 +1,4 @@
-"""What measures, and what is fitted once, multiplies float32 as such: TPUs and NVIDIA's tensor cores round it otherwise."""
+"""What measures, and what is fitted once, multiplies float32 as such, which TPUs and tensor cores round otherwise."""
 
 import jax
 import jax.numpy as jnp
