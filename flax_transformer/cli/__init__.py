@@ -14,7 +14,15 @@ def main(arguments: list[str] | None = None) -> None:
     import tyro
 
     from flax_transformer.cli.audio import transcribe
-    from flax_transformer.cli.bench import bench, bench_attention, bench_variants, explain_attention, presets, sharding
+    from flax_transformer.cli.bench import (
+        bench,
+        bench_attention,
+        bench_data,
+        bench_variants,
+        explain_attention,
+        presets,
+        sharding,
+    )
     from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
     from flax_transformer.cli.classify import classify
     from flax_transformer.cli.compress import compress
@@ -30,13 +38,13 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.trust import reads_runs
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):
+    if arguments[:2] in (["bench", "attention"], ["bench", "variants"], ["bench", "data"]):
         arguments[:2] = [f"bench-{arguments[1]}"]
     arguments = _joined(arguments)
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    measures = (presets, sharding, bench, bench_attention, bench_variants, explain_attention)
+    measures = (presets, sharding, bench, bench_attention, bench_variants, bench_data, explain_attention)
     runs = (translate, translate_image, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
     checkpoints = (*texts, caption, detect, transcribe, explore, convert, push)
@@ -59,7 +67,8 @@ def _joined(arguments: list[str]) -> list[str]:
     >>> _joined(["launch", "wmt14.py", "base", "--on", "local", "--", "--train.steps", "3"])
     ['launch', 'wmt14.py:base', '--on', 'local', '--', '--train.steps', '3']
     """
-    named = len(arguments) > 2 and arguments[0] in ("launch", "plan", "bench", "sharding")
+    takes = ("launch", "plan", "bench", "bench-data", "explain-attention", "sharding")
+    named = len(arguments) > 2 and arguments[0] in takes
     if named and arguments[1].endswith(".py") and not arguments[2].startswith("-"):
         return [arguments[0], f"{arguments[1]}:{arguments[2]}", *arguments[3:]]
     return arguments

@@ -1,5 +1,5 @@
 """Commands that measure models, on a mesh or none: `presets | sharding | bench | bench-attention | bench-variants |
-explain-attention`.
+bench-data | explain-attention`.
 """
 
 import sys
@@ -184,6 +184,36 @@ def explain_attention(
         target, options = spelled(target, options)
         choices = attention_choices(target, Checked(**asdict(size)), what, devices, options)
     print(render_choices(choices))
+
+
+def bench_data(
+    experiment: Folder,
+    options: Options = (),
+    /,
+    workers: tuple[int, ...] = (0, 1, 2, 4),
+    batches: int = 50,
+    json: Path | None = None,
+) -> None:
+    """Measure how many batches a second an experiment's data give, by threads and by worker processes; nothing trains.
+
+    Args:
+      experiment: An experiment file, FILE:NAME for one of several in it.
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
+      workers: Numbers of processes, one after the other; 0 for threads. Training takes the best one as --workers.
+      batches: Batches that are timed.
+      json: File to write the numbers to.
+    """
+    from flax_transformer.bench import batches as measure
+    from flax_transformer.bench.record import check_file, save
+    from flax_transformer.bench.run import exit_on_error
+    from flax_transformer.task.command import spelled
+
+    with exit_on_error():
+        check_file(json)
+        experiment, options = spelled(experiment, options)
+        record = measure.bench_data(experiment, workers, count=batches, options=options)
+    print(measure.render_data(record))
+    save(record, json)
 
 
 @dataclass(frozen=True)
