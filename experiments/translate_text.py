@@ -27,8 +27,8 @@ memory.
 Two write all tokens at once: `mask_predict`, a conditional masked language model that guesses in ten passes, and
 `ctc`, in one. They learn more from a teacher's words: `flax-transformer distil runs/multi30k runs/distilled` writes the
 corpus, and prints the options that take it; `--warm-start runs/multi30k` begins with the teacher's parameters. On the
-words of a teacher of 37.88 BLEU, `ctc` so reached 36.85 in one pass after 5,000 steps, `mask_predict` 31.60 in four
-passes after 1,800 (one seed each, 2026-11-27; docs/translation.md).
+words of a teacher of 37.88 BLEU, `ctc` so reached 36.85 in one pass after 5,000 steps, `mask_predict` 34.96 in four
+passes after 6,000 (one seed each, 2026-11-27; docs/translation.md).
 """
 
 from typing import Any
