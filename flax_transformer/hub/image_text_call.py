@@ -87,7 +87,7 @@ def retriever(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
         return found
     cosines = image @ text.T
     found = replace(found, logits_per_image=cosines, logits_per_text=cosines.T)
-    if len(text) != len(image):
+    if text.shape[0] != image.shape[0]:
         return found
     both = reader.text(inputs.input_ids, states, mask=seen, key=keys[0])
     return replace(found, itm_score=model.match_head(both), question_embeds=both)

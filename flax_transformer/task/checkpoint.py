@@ -17,6 +17,8 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
 from flax_transformer.hub.sentence_folder import lengths_of
 from flax_transformer.listing import listed
+from flax_transformer.nn import EmbeddingConfig
+from flax_transformer.nn.config import configs_in
 from flax_transformer.task.run import EXPORT
 
 
@@ -182,9 +184,9 @@ def positions_of(config: Any) -> int | None:
 
 def written_positions_of(config: Any) -> int | None:
     """Find how many positions a model writes, by its config: as many as it reads, but where a decoder has its own."""
-    for name in ("backbone", "encoder", "question"):
+    for name in ("backbone", "encoder", "question", "text"):
         inner = getattr(config, name, None)
-        if hasattr(inner, "embedding") or hasattr(inner, "backbone"):
+        if any(isinstance(each, EmbeddingConfig) for each in configs_in(inner)):
             return positions_of(inner)
     return _positions(config.embedding, config)
 

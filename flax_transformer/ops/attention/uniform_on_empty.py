@@ -34,7 +34,7 @@ def attention_uniform_on_empty(
     """
     y = attention(q, k, v, mask, bias, scale=scale, dropout=dropout)
     T, S = q.shape[-3], k.shape[-3]
-    if mask is None or (T <= S and not jax.tree.leaves(mask) and mask.window is None):
+    if mask is None or (not jax.tree.leaves(mask) and mask.window is None and T <= S):
         return y  # who sees the past sees something
     sees = mask.materialize(T, S).any(axis=-1)
     mean = jnp.repeat(jnp.mean(v, axis=-3, keepdims=True, dtype=jnp.float32), q.shape[-2] // v.shape[-2], axis=-2)
