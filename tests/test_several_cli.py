@@ -5,8 +5,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from flax_transformer import hub
+from flax_transformer.task.image_input import read_image
+from flax_transformer.task.segmentation import map_image, segment
 from tests.data.image.image_files import pixels, write_image
 
 GOLDEN = Path(__file__).parent / "hub" / "golden"
@@ -44,7 +48,13 @@ def checkpoint(name, folder):
 @pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "command", "arguments"),
-    [("vit", "classify", ()), ("vit", "embed", ()), ("detr", "detect", ("--threshold", "0")), ("clip", "embed", ())],
+    [
+        ("vit", "classify", ()),
+        ("vit", "embed", ()),
+        ("detr", "detect", ("--threshold", "0")),
+        ("clip", "embed", ()),
+        ("beit_segmentation", "segment", ()),
+    ],
 )
 def test_a_damaged_file_is_named_and_the_others_are_gone_on_with(run, album, tmp_path, name, command, arguments):
     checkpoint(name, tmp_path)
@@ -100,6 +110,29 @@ def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["0.png", "2.png"]
     code, _, err = run("detect", "detr", album[0], album[2], "--output", "drawn.png")
     assert (code, "the output of several images must be a folder, got drawn.png" in err) == (1, True)
+
+
+def test_maps_of_classes_are_written_as_large_as_the_pictures(run, album, tmp_path):
+    checkpoint("beit_segmentation", tmp_path)
+    code, out, _ = run("segment", "beit_segmentation", album[0], "--output", "map.png")
+    *lines, written = out.splitlines()
+    assert (code, written) == (0, "map.png")
+    drawn = np.asarray(PIL.Image.open("map.png"))
+    assert drawn.shape == (24, 24)
+    counts = np.bincount(drawn.ravel(), minlength=3) / drawn.size
+    assert sorted(lines) == sorted(f"{counts[i]:.4f}\tLABEL_{i}" for i in range(3) if counts[i])
+    found = json.loads(run("segment", "beit_segmentation", album[0], "--jsonl")[1])["classes"]
+    assert [each["fraction"] for each in found] == sorted(counts[counts > 0], reverse=True)
+    pretrained = hub.load(tmp_path / "beit_segmentation")
+    (classes,) = segment(pretrained, read_image(pretrained, album[0]))
+    np.testing.assert_array_equal(classes, drawn)
+    code, _, err = run("segment", checkpoint("vit", tmp_path), album[0])
+    assert (code, "to tell the class of every pixel takes a checkpoint that can, got a ViT" in err) == (1, True)
+
+
+def test_maps_of_many_classes_have_16_bits():
+    classes = np.array([[0, 300], [7, 65_535]])
+    np.testing.assert_array_equal(np.asarray(map_image(classes)), classes)
 
 
 def test_a_classifier_of_pictures_is_measured_on_class_folders(run, tmp_path, monkeypatch):

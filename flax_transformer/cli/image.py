@@ -1,4 +1,4 @@
-"""Commands on images: `caption | detect | search | translate-image`.
+"""Commands on images: `caption | detect | segment | search | translate-image`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
@@ -100,6 +100,50 @@ def detect(
             put({"file": name, "objects": list(map(asdict, found))}, *(lines or [nothing]), jsonl=jsonl)
             if name in drawn:
                 draw_found(pretrained, image, found).save(drawn[name])
+                if not jsonl:
+                    print(drawn[name])
+
+
+def segment(
+    checkpoint: Folder,
+    images: Files = (),
+    /,
+    output: Path | None = None,
+    jsonl: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Tell the class of every pixel of images: fraction of the pixels and class, the largest first, separated by tabs.
+
+    Where there are several images, the file and a tab are before each class.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder.
+      images: Files of images; without them every line of standard input names one.
+      output: File to write a map of the classes to, an image as large whose values are their numbers, or a folder where
+        there are several; none by default.
+      jsonl: Print a JSON object for each image instead: file and classes.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.image_input import read_image
+    from flax_transformer.task.segmentation import map_image, regions
+    from flax_transformer.task.segmentation import segment as run
+
+    keep_programs()
+    names = list(images) or read_lines()
+    if not names:
+        return
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    run(pretrained, [])  # refuses what cannot segment
+    drawn = {} if output is None else _outputs(output, names)
+    with Refused() as refuse:
+        for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
+            (classes,) = run(pretrained, image)
+            found, head = regions(pretrained, classes), f"{name}\t" if len(names) > 1 else ""
+            lines = [f"{head}{each.fraction:.4f}\t{each.label}" for each in found]
+            put({"file": name, "classes": list(map(asdict, found))}, *lines, jsonl=jsonl)
+            if name in drawn:
+                map_image(classes).save(drawn[name])
                 if not jsonl:
                     print(drawn[name])
 

@@ -27,7 +27,8 @@ SWIN = {
     "patch_size": 2, "num_channels": 1, "initializer_range": 0.3, "use_absolute_embeddings": True, "num_labels": 5,
 }  # fmt: skip
 BEIT = {
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "hidden_size": 8, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "num_attention_heads": 2,
+    "intermediate_size": 12, "vocab_size": 11,
     "image_size": 12, "patch_size": 2, "num_channels": 1, "use_mask_token": True, "initializer_range": 0.3,
     "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
 }  # fmt: skip
@@ -82,6 +83,13 @@ RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "dept
 CONVNEXT = {
     "num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 2], "num_stages": 2, "layer_scale_init_value": 0.5,
     "initializer_range": 0.3,
+}  # fmt: skip
+UPERNET = {
+    "hidden_size": 4, "auxiliary_channels": 4, "pool_scales": [1, 2], "initializer_range": 0.3,
+    "backbone_config": transformers.ConvNextConfig(
+        num_channels=1, hidden_sizes=[4, 6, 8], depths=[1, 1, 2], num_stages=3, layer_scale_init_value=0.5,
+        initializer_range=0.3, out_features=["stage1", "stage2", "stage3"],
+    ),
 }  # fmt: skip
 DETR = {
     "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
@@ -207,6 +215,10 @@ MODELS = {
     ),
     "swin": ("SwinForImageClassification", transformers.SwinConfig(**SWIN)),
     "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**BEIT)),
+    "beit_segmentation": (
+        "BeitForSemanticSegmentation",
+        transformers.BeitConfig(**{**BEIT, "use_mask_token": False, "num_labels": 3, "auxiliary_channels": 4}),
+    ),
     "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
@@ -230,6 +242,7 @@ MODELS = {
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
+    "upernet": ("UperNetForSemanticSegmentation", transformers.UperNetConfig(**UPERNET, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
@@ -266,8 +279,8 @@ MODELS = {
 }
 
 
-PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
-PIXELS = ("resnet", "convnext", "detr")
+PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
+PIXELS = ("resnet", "convnext", "upernet", "detr")
 VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of images."""

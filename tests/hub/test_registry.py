@@ -76,6 +76,7 @@ SAID = {
     "ViTMAEForPreTraining": {"fill-mask"},
     "VideoMAEForPreTraining": {"fill-mask"},
     "ForObjectDetection": {"object-detection"},
+    "ForSemanticSegmentation": {"image-segmentation"},
     "HF_ColBERT": {"late-interaction"},
     "QuestionEncoder": {"sentence-similarity"},
     "ContextEncoder": {"sentence-similarity"},

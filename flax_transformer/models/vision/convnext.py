@@ -84,6 +84,11 @@ class ConvNextConfig:
         """D, the width of the hidden states."""
         return self.widths[-1]
 
+    @property
+    def stage_widths(self) -> tuple[int, ...]:
+        """Widths of `stage_states`."""
+        return self.widths[0], *self.widths
+
     def block(self, width: int) -> "ConvNextBlockConfig":
         """Return the config of the blocks of one width."""
         return ConvNextBlockConfig(
