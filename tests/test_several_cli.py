@@ -39,7 +39,7 @@ def checkpoint(name, folder):
     size, channels = seen.get("image_size", 32), seen.get("num_channels", 3)
     height, width = size if isinstance(size, list) else (size, size)
     said = {**GREY, "size": {"height": height, "width": width}, "image_mean": [0.5] * channels}
-    said |= {"image_std": [0.5] * channels, "image_processor_type": "DetrImageProcessor"} if name == "detr" else {}
+    said |= {"image_std": [0.5] * channels, "image_processor_type": "DetrImageProcessor"} if "detr" in name else {}
     said |= {"image_std": [0.5] * channels}
     (made / "preprocessor_config.json").write_text(json.dumps(said))
     return name
@@ -121,13 +121,33 @@ def test_maps_of_classes_are_written_as_large_as_the_pictures(run, album, tmp_pa
     assert drawn.shape == (24, 24)
     counts = np.bincount(drawn.ravel(), minlength=3) / drawn.size
     assert sorted(lines) == sorted(f"{counts[i]:.4f}\tLABEL_{i}" for i in range(3) if counts[i])
-    found = json.loads(run("segment", "beit_segmentation", album[0], "--jsonl")[1])["classes"]
+    found = json.loads(run("segment", "beit_segmentation", album[0], "--jsonl")[1])["regions"]
     assert [each["fraction"] for each in found] == sorted(counts[counts > 0], reverse=True)
     pretrained = hub.load(tmp_path / "beit_segmentation")
-    (classes,) = segment(pretrained, read_image(pretrained, album[0]))
-    np.testing.assert_array_equal(classes, drawn)
+    (again,) = segment(pretrained, read_image(pretrained, album[0]))
+    np.testing.assert_array_equal(again.numbers, drawn)
     code, _, err = run("segment", checkpoint("vit", tmp_path), album[0])
     assert (code, "to tell the class of every pixel takes a checkpoint that can, got a ViT" in err) == (1, True)
+
+
+def test_objects_are_told_apart_in_maps(run, album, tmp_path):
+    checkpoint("detr_segmentation", tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
+    PIL.Image.fromarray(noise).save(album[0])
+    code, out, _ = run("segment", "detr_segmentation", album[0], album[2], "--threshold", "0.4", "--output", "maps")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0.png", "2.png"]
+    said = run("segment", "detr_segmentation", album[0], "--threshold", "0.4", "--jsonl")[1]
+    drawn = np.asarray(PIL.Image.open("maps/0.png"))
+    for each in json.loads(said)["regions"]:
+        assert f"{album[0]}\t{each['fraction']:.4f}\t{each['label']}\t{each['probability']:.4f}" in out.splitlines()
+        assert each["fraction"] == (drawn == each["number"]).mean()
+        assert each["probability"] > 0.4
+    assert json.loads(said)["regions"]
+    assert run("segment", "detr_segmentation", album[0], "--threshold", "1")[1] == "nothing is found above 1\n"
+    assert (
+        "threshold must be from 0 to 1, got 2" in run("segment", "detr_segmentation", album[0], "--threshold", "2")[2]
+    )
 
 
 def test_maps_of_many_classes_have_16_bits():

@@ -109,24 +109,27 @@ def segment(
     images: Files = (),
     /,
     output: Path | None = None,
+    threshold: float = 0.5,
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Tell the class of every pixel of images: fraction of the pixels and class, the largest first, separated by tabs.
+    """Tell what every pixel of images is of: fraction of the pixels and class, the largest first, separated by tabs.
 
-    Where there are several images, the file and a tab are before each class.
+    Of a checkpoint that tells objects apart there is a line for each, with its probability at the end. Where there are
+    several images, the file and a tab are before each line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.
       images: Files of images; without them every line of standard input names one.
-      output: File to write a map of the classes to, an image as large whose values are their numbers, or a folder where
-        there are several; none by default.
-      jsonl: Print a JSON object for each image instead: file and classes.
+      output: File to write a map to, an image as large whose values are the numbers of the classes, or of the objects
+        from 1 on; a folder where there are several; none by default.
+      threshold: Probability above which an object counts as found.
+      jsonl: Print a JSON object for each image instead: file and regions, with those numbers.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.checkpoint import open_checkpoint, read_several
     from flax_transformer.task.image_input import read_image
-    from flax_transformer.task.segmentation import map_image, regions
+    from flax_transformer.task.segmentation import map_image
     from flax_transformer.task.segmentation import segment as run
 
     keep_programs()
@@ -134,16 +137,21 @@ def segment(
     if not names:
         return
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    run(pretrained, [])  # refuses what cannot segment
+    run(pretrained, [], threshold)  # refuses what cannot segment
     drawn = {} if output is None else _outputs(output, names)
     with Refused() as refuse:
         for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
-            (classes,) = run(pretrained, image)
-            found, head = regions(pretrained, classes), f"{name}\t" if len(names) > 1 else ""
-            lines = [f"{head}{each.fraction:.4f}\t{each.label}" for each in found]
-            put({"file": name, "classes": list(map(asdict, found))}, *lines, jsonl=jsonl)
+            (found,) = run(pretrained, image, threshold)
+            head = f"{name}\t" if len(names) > 1 else ""
+            lines = [
+                f"{head}{each.fraction:.4f}\t{each.label}"
+                + ("" if each.probability is None else f"\t{each.probability:.4f}")
+                for each in found.regions
+            ]
+            nothing = f"{head}nothing is found above {threshold:g}"
+            put({"file": name, "regions": list(map(asdict, found.regions))}, *(lines or [nothing]), jsonl=jsonl)
             if name in drawn:
-                map_image(classes).save(drawn[name])
+                map_image(found.numbers).save(drawn[name])
                 if not jsonl:
                     print(drawn[name])
 

@@ -66,6 +66,8 @@ class ModelOutput:
     """What the tower of images gives."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the image."""
+    pred_masks: Any = None
+    """[B, Q, I, J]: of every query, logits of the places that are of its object."""
     language_output: Any = None
     """[B, T, D], of the text, where there are states of regions beside."""
     vision_output: Any = None

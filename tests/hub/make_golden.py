@@ -92,9 +92,13 @@ UPERNET = {
     ),
 }  # fmt: skip
 DETR = {
-    "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 1.0,
-    "use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 0.4,
+    "use_timm_backbone": False,
+    "backbone_config": transformers.ResNetConfig(
+        num_channels=1, embedding_size=4, hidden_sizes=[8, 8, 16], depths=[1, 2, 1],
+        out_features=["stage1", "stage2", "stage3"],
+    ),
 }  # fmt: skip
 TOWER = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
          "initializer_range": 0.3, "initializer_factor": 8.0}  # fmt: skip
@@ -244,6 +248,7 @@ MODELS = {
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "upernet": ("UperNetForSemanticSegmentation", transformers.UperNetConfig(**UPERNET, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
+    "detr_segmentation": ("DetrForSegmentation", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
     "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
@@ -280,7 +285,7 @@ MODELS = {
 
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
-PIXELS = ("resnet", "convnext", "upernet", "detr")
+PIXELS = ("resnet", "convnext", "upernet", "detr", "detr_segmentation")
 VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of images."""
@@ -310,7 +315,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
         given = {"pixel_values": random.normal(size=(2, 1, *size)).astype(np.float32)}
-        if name == "detr":
+        if name.startswith("detr"):
             given["pixel_mask"] = np.zeros((2, *size), np.int64)
             given["pixel_mask"][0], given["pixel_mask"][1, :16, :21] = 1, 1
         if name == "vit_mae":

@@ -77,6 +77,7 @@ SAID = {
     "VideoMAEForPreTraining": {"fill-mask"},
     "ForObjectDetection": {"object-detection"},
     "ForSemanticSegmentation": {"image-segmentation"},
+    "DetrForSegmentation": {"image-segmentation", "object-detection"},
     "HF_ColBERT": {"late-interaction"},
     "QuestionEncoder": {"sentence-similarity"},
     "ContextEncoder": {"sentence-similarity"},

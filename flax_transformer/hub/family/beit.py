@@ -204,7 +204,7 @@ FAMILIES = {
             ),
             "BeitForSemanticSegmentation": Architecture(
                 _segmenting, segmented, (*under(PYRAMID, "backbone.neck.", ""), *head_rows("bn")), _write_segmenter,
-                at="backbone.backbone.", ignored=LARGER[:3], **SEGMENTER,
+                at="backbone.backbone.", ignored=LARGER, **SEGMENTER,
             ),
             "BeitBackbone": _feature_maps(),
         },
