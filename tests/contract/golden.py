@@ -19,6 +19,15 @@ OUTPUTS = (
     "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score", "sample",
 )  # fmt: skip
 
+DECODERS = (
+    "BertLMHeadModel",
+    "RobertaForCausalLM",
+    "XLMRobertaForCausalLM",
+    "CamembertForCausalLM",
+    "BigBirdForCausalLM",
+)
+"""Classes of encoders that are decoders, which config.json must say."""
+
 
 class Golden(NamedTuple):
     """A checkpoint and inputs for it; of texts the second row is padded on the left."""

@@ -198,6 +198,13 @@ MODELS = {
     ),
     "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
+    "bert_decoder": ("BertLMHeadModel", transformers.BertConfig(**BERT, is_decoder=True)),
+    "roberta_decoder": ("RobertaForCausalLM", transformers.RobertaConfig(**BERT, is_decoder=True)),
+    "big_bird_decoder": (
+        "BigBirdForCausalLM",
+        transformers.BigBirdConfig(**BERT, block_size=4, num_random_blocks=1, is_decoder=True),
+    ),
+    "whisper_decoder": ("WhisperForCausalLM", transformers.WhisperConfig(**{**WHISPER, **TOKENS})),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
     "longformer": (
         "LongformerForMaskedLM",
@@ -352,13 +359,15 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name in LONG:
         given["global_attention_mask"] = np.zeros_like(mask)
         given["global_attention_mask"][0, [0, 6]] = given["global_attention_mask"][1, 3] = 1
-    if name in ("bert", "big_bird", "electra", "vilt", "lxmert"):
+    if name in ("bert", "bert_decoder", "big_bird", "big_bird_decoder", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
 
 def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what texts are generated from, of the inputs of a call; images alone, where a prompt has no padding."""
+    if name == "whisper_decoder":  # whose positions count padding there
+        return {"input_ids": given["input_ids"][:1]}
     names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
     return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
@@ -414,10 +423,14 @@ def make(name: str) -> None:
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
             prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
-            arrays |= (
-                {f"from_{key}": value.numpy() for key, value in prompt.items()} if name in (*BESIDE, *LONG) else {}
-            )
+            kept = name in (*BESIDE, *LONG, "whisper_decoder")
+            arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if kept else {}
             options = {"max_new_tokens": 12, "do_sample": False}
+            if name == "whisper_decoder":  # of theirs a cache is as deep as the encoder
+                options["use_cache"] = False
+            if name == "roberta_decoder":  # which are counted from 0 there, and not from the padding's, where not given
+                counted = prompt["attention_mask"].cumsum(1).clamp(min=1)
+                options["position_ids"] = counted + config.pad_token_id
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()
     np.savez_compressed(folder / "expected.npz", **arrays)
