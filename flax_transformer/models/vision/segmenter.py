@@ -19,6 +19,7 @@ from flax_transformer.nn.batch_norm import by_batch, by_running
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.order import Part
+from flax_transformer.train.carry import statistics_of
 
 
 @frozen
@@ -90,8 +91,12 @@ class Segmenter(Module):
     def observe(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*B I J D"], dict[str, Any]]:
-        """Compute them by the statistics of the batch; give the new running ones beside, of the auxiliary head too."""
+        """Compute them by the statistics of the batch; give the new running ones beside, of the auxiliary head too.
+
+        Batch norms of the network itself, a ResNet's, stay as they are, as a detector's do.
+        """
         maps, below = self.backbone.maps(images, by_batch, key=key)
+        below = {**below, "backbone": statistics_of(self.backbone.backbone)}
         hidden, new = self.head(maps, by_batch)
         beside = {} if self.cfg.auxiliary is None else {"auxiliary_head": self.auxiliary_head(maps, by_batch)[1]}
         return hidden, {"backbone": below, "head": new, **beside}
