@@ -305,6 +305,9 @@ ASKED = ("vilt", "lxmert")
 LONG = ("longformer", "led")
 """Of texts with global tokens."""
 
+COUNTED = ("whisper_decoder", "roberta_decoder")
+"""Whose positions are counted otherwise there when texts with padding before them are generated from."""
+
 READ = ("input_ids", "attention_mask", "global_attention_mask", "input_features", "pixel_values")
 """What is given to generate by."""
 
@@ -339,7 +342,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
         ids[0, 8] = ids[1, 4] = END
         return {"input_ids": ids, "attention_mask": (~_after(ids)).astype(np.int64), "pixel_values": pixels}
-    left = "Causal" in kind or "LMHead" in kind
+    left = ("Causal" in kind or "LMHead" in kind) and name != "roberta_decoder"
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
     ids = np.where(mask, random.integers(4, V, (2, length)), 3)
@@ -366,7 +369,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
 
 def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what texts are generated from, of the inputs of a call; images alone, where a prompt has no padding."""
-    if name == "whisper_decoder":  # whose positions count padding there
+    if name in COUNTED:
         return {"input_ids": given["input_ids"][:1]}
     names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
     return {key: value for key, value in given.items() if key in names.get(name, READ)}
@@ -423,14 +426,13 @@ def make(name: str) -> None:
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
             prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
-            kept = name in (*BESIDE, *LONG, "whisper_decoder")
+            kept = name in (*BESIDE, *LONG, *COUNTED)
             arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if kept else {}
             options = {"max_new_tokens": 12, "do_sample": False}
             if name == "whisper_decoder":  # of theirs a cache is as deep as the encoder
                 options["use_cache"] = False
             if name == "roberta_decoder":  # which are counted from 0 there, and not from the padding's, where not given
-                counted = prompt["attention_mask"].cumsum(1).clamp(min=1)
-                options["position_ids"] = counted + config.pad_token_id
+                options["position_ids"] = torch.arange(prompt["input_ids"].shape[1])[None] + config.pad_token_id + 1
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()
     np.savez_compressed(folder / "expected.npz", **arrays)
