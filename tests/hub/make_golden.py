@@ -199,12 +199,18 @@ MODELS = {
     "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "bert_decoder": ("BertLMHeadModel", transformers.BertConfig(**BERT, is_decoder=True)),
-    "roberta_decoder": ("RobertaForCausalLM", transformers.RobertaConfig(**BERT, is_decoder=True)),
+    "roberta_decoder": (
+        "RobertaForCausalLM",
+        transformers.RobertaConfig(**{**BERT, "max_position_embeddings": 36}, is_decoder=True),
+    ),
     "big_bird_decoder": (
         "BigBirdForCausalLM",
         transformers.BigBirdConfig(**BERT, block_size=4, num_random_blocks=1, is_decoder=True),
     ),
-    "whisper_decoder": ("WhisperForCausalLM", transformers.WhisperConfig(**{**WHISPER, **TOKENS})),
+    "whisper_decoder": (
+        "WhisperForCausalLM",
+        transformers.WhisperConfig(**{**WHISPER, **TOKENS, "max_target_positions": 32}),
+    ),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
     "longformer": (
         "LongformerForMaskedLM",

@@ -98,6 +98,12 @@ class Backbone(Module):
         """
         return self.maps(images, by_running, key=key)[0]
 
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "..."], ...]:
+        """Compute the feature maps from the inputs of a batch; arguments as in a call."""
+        return self(images, key=key)
+
     def maps(
         self, images: Float[Array, "*B H W C"], by: Normalise, *, key: PRNGKeyArray | None = None
     ) -> tuple[tuple[Float[Array, "..."], ...], dict[str, Any]]:

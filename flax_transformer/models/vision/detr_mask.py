@@ -69,8 +69,6 @@ class MaskDetr(Detr):
 
     layer_order = (*Detr.layer_order, "mask_head")
 
-    use = "image-segmentation"
-
     def __init__(self, cfg: MaskDetrConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         self.mask_head = MaskHead(cfg, rngs=rngs)
