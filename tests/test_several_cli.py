@@ -5,8 +5,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from flax_transformer import hub
+from flax_transformer.task.image_input import read_image
+from flax_transformer.task.segmentation import map_image, segment
 from tests.data.image.image_files import pixels, write_image
 
 GOLDEN = Path(__file__).parent / "hub" / "golden"
@@ -35,7 +39,7 @@ def checkpoint(name, folder):
     size, channels = seen.get("image_size", 32), seen.get("num_channels", 3)
     height, width = size if isinstance(size, list) else (size, size)
     said = {**GREY, "size": {"height": height, "width": width}, "image_mean": [0.5] * channels}
-    said |= {"image_std": [0.5] * channels, "image_processor_type": "DetrImageProcessor"} if name == "detr" else {}
+    said |= {"image_std": [0.5] * channels, "image_processor_type": "DetrImageProcessor"} if "detr" in name else {}
     said |= {"image_std": [0.5] * channels}
     (made / "preprocessor_config.json").write_text(json.dumps(said))
     return name
@@ -44,7 +48,13 @@ def checkpoint(name, folder):
 @pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "command", "arguments"),
-    [("vit", "classify", ()), ("vit", "embed", ()), ("detr", "detect", ("--threshold", "0")), ("clip", "embed", ())],
+    [
+        ("vit", "classify", ()),
+        ("vit", "embed", ()),
+        ("detr", "detect", ("--threshold", "0")),
+        ("clip", "embed", ()),
+        ("beit_segmentation", "segment", ()),
+    ],
 )
 def test_a_damaged_file_is_named_and_the_others_are_gone_on_with(run, album, tmp_path, name, command, arguments):
     checkpoint(name, tmp_path)
@@ -100,6 +110,49 @@ def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["0.png", "2.png"]
     code, _, err = run("detect", "detr", album[0], album[2], "--output", "drawn.png")
     assert (code, "the output of several images must be a folder, got drawn.png" in err) == (1, True)
+
+
+def test_maps_of_classes_are_written_as_large_as_the_pictures(run, album, tmp_path):
+    checkpoint("beit_segmentation", tmp_path)
+    code, out, _ = run("segment", "beit_segmentation", album[0], "--output", "map.png")
+    *lines, written = out.splitlines()
+    assert (code, written) == (0, "map.png")
+    drawn = np.asarray(PIL.Image.open("map.png"))
+    assert drawn.shape == (24, 24)
+    counts = np.bincount(drawn.ravel(), minlength=3) / drawn.size
+    assert sorted(lines) == sorted(f"{counts[i]:.4f}\tLABEL_{i}" for i in range(3) if counts[i])
+    found = json.loads(run("segment", "beit_segmentation", album[0], "--jsonl")[1])["regions"]
+    assert [each["fraction"] for each in found] == sorted(counts[counts > 0], reverse=True)
+    pretrained = hub.load(tmp_path / "beit_segmentation")
+    (again,) = segment(pretrained, read_image(pretrained, album[0]))
+    np.testing.assert_array_equal(again.numbers, drawn)
+    code, _, err = run("segment", checkpoint("vit", tmp_path), album[0])
+    assert (code, "to tell the class of every pixel takes a checkpoint that can, got a ViT" in err) == (1, True)
+
+
+def test_objects_are_told_apart_in_maps(run, album, tmp_path):
+    checkpoint("detr_segmentation", tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
+    PIL.Image.fromarray(noise).save(album[0])
+    code, out, _ = run("segment", "detr_segmentation", album[0], album[2], "--threshold", "0.4", "--output", "maps")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0.png", "2.png"]
+    said = run("segment", "detr_segmentation", album[0], "--threshold", "0.4", "--jsonl")[1]
+    drawn = np.asarray(PIL.Image.open("maps/0.png"))
+    for each in json.loads(said)["regions"]:
+        assert f"{album[0]}\t{each['fraction']:.4f}\t{each['label']}\t{each['probability']:.4f}" in out.splitlines()
+        assert each["fraction"] == (drawn == each["number"]).mean()
+        assert each["probability"] > 0.4
+    assert json.loads(said)["regions"]
+    assert run("segment", "detr_segmentation", album[0], "--threshold", "1")[1] == "nothing is found above 1\n"
+    assert (
+        "threshold must be from 0 to 1, got 2" in run("segment", "detr_segmentation", album[0], "--threshold", "2")[2]
+    )
+
+
+def test_maps_of_many_classes_have_16_bits():
+    classes = np.array([[0, 300], [7, 65_535]])
+    np.testing.assert_array_equal(np.asarray(map_image(classes)), classes)
 
 
 def test_a_classifier_of_pictures_is_measured_on_class_folders(run, tmp_path, monkeypatch):

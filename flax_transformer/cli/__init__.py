@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.embed import embed
     from flax_transformer.cli.explore import explore
     from flax_transformer.cli.export import export
-    from flax_transformer.cli.image import caption, detect, search, translate_image
+    from flax_transformer.cli.image import caption, detect, search, segment, translate_image
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.push import push
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     measures = (presets, sharding, bench, bench_attention, bench_variants, bench_data, explain_attention)
     runs = (translate, translate_image, summarise, evaluate, distil, show, *measures, report, compare, attention)
     texts = (generate, fill_mask, classify, embed, answer, index, ask, choose, search)
-    checkpoints = (*texts, caption, detect, transcribe, explore, convert, export, push)
+    checkpoints = (*texts, caption, detect, segment, transcribe, explore, convert, export, push)
     for command in (*runs, *checkpoints, compress, plan, launch):
         app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:

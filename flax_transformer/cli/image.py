@@ -1,4 +1,4 @@
-"""Commands on images: `caption | detect | search | translate-image`.
+"""Commands on images: `caption | detect | segment | search | translate-image`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
@@ -100,6 +100,58 @@ def detect(
             put({"file": name, "objects": list(map(asdict, found))}, *(lines or [nothing]), jsonl=jsonl)
             if name in drawn:
                 draw_found(pretrained, image, found).save(drawn[name])
+                if not jsonl:
+                    print(drawn[name])
+
+
+def segment(
+    checkpoint: Folder,
+    images: Files = (),
+    /,
+    output: Path | None = None,
+    threshold: float = 0.5,
+    jsonl: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Tell what every pixel of images is of: fraction of the pixels and class, the largest first, separated by tabs.
+
+    Of a checkpoint that tells objects apart there is a line for each, with its probability at the end. Where there are
+    several images, the file and a tab are before each line.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder.
+      images: Files of images; without them every line of standard input names one.
+      output: File to write a map to, an image as large whose values are the numbers of the classes, or of the objects
+        from 1 on; a folder where there are several; none by default.
+      threshold: Probability above which an object counts as found.
+      jsonl: Print a JSON object for each image instead: file and regions, with those numbers.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.image_input import read_image
+    from flax_transformer.task.segmentation import map_image
+    from flax_transformer.task.segmentation import segment as run
+
+    keep_programs()
+    names = list(images) or read_lines()
+    if not names:
+        return
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    run(pretrained, [], threshold)  # refuses what cannot segment
+    drawn = {} if output is None else _outputs(output, names)
+    with Refused() as refuse:
+        for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
+            (found,) = run(pretrained, image, threshold)
+            head = f"{name}\t" if len(names) > 1 else ""
+            lines = [
+                f"{head}{each.fraction:.4f}\t{each.label}"
+                + ("" if each.probability is None else f"\t{each.probability:.4f}")
+                for each in found.regions
+            ]
+            nothing = f"{head}nothing is found above {threshold:g}"
+            put({"file": name, "regions": list(map(asdict, found.regions))}, *(lines or [nothing]), jsonl=jsonl)
+            if name in drawn:
+                map_image(found.numbers).save(drawn[name])
                 if not jsonl:
                     print(drawn[name])
 

@@ -28,7 +28,10 @@ class ModelOutput:
     """What a model returns, under Hugging Face's names; what it does not have is None."""
 
     logits: Any = None
-    """[B, T, V] of tokens, [B, E] of classes, [B, T, E] of each token's classes, [B, A] of choices."""
+    """[B, T, V] of tokens, [B, E] of classes, [B, T, E] of each token's classes, [B, A] of choices; [B, E, I, J] of the
+    classes of each place of an image."""
+    auxiliary_logits: Any = None
+    """[B, E, I, J], by the head that helps in training, on a grid of its own."""
     last_hidden_state: Any = None
     """[B, T, D]; of the decoder, where there are two sides."""
     pooler_output: Any = None
@@ -63,6 +66,8 @@ class ModelOutput:
     """What the tower of images gives."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the image."""
+    pred_masks: Any = None
+    """[B, Q, I, J]: of every query, logits of the places that are of its object."""
     language_output: Any = None
     """[B, T, D], of the text, where there are states of regions beside."""
     vision_output: Any = None

@@ -75,6 +75,12 @@ def read_stages(fields: Fields, count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def write_stages(stages: tuple[int, ...], count: int) -> dict[str, Any]:
+    """Write the fields that `read_stages` reads."""
+    names = stage_names(count)
+    return {"out_features": [names[stage] for stage in stages], "out_indices": list(stages)}
+
+
 def bare(prefix: str, name: str, fields: Fields) -> str:
     """Name a tensor as files of backbones do, some of which lack a prefix there; a `Family` has it as `spelled`."""
     return re.sub(prefix, "", name) if fields["architectures"][0].endswith("Backbone") else name
@@ -125,8 +131,7 @@ def backbone(
         )  # fmt: skip
 
     def writes(config: BackboneConfig) -> dict[str, Any]:
-        names = stage_names(count(config.backbone))
-        said = {"out_features": [names[stage] for stage in config.stages], "out_indices": list(config.stages)}
+        said = write_stages(config.stages, count(config.backbone))
         said |= {"reshape_hidden_states": config.grids} if tokens else {}
         return said | ({"apply_layernorm": config.end_norm} if end_norm else {})
 

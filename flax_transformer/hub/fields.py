@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 _REQUIRED = object()
-PICTURED = "vision_config", "encoder"
+PICTURED = "vision_config", "encoder", "backbone_config"
 """Objects of config.json in which the part stands that reads images, where there are several parts."""
 
 
@@ -96,7 +96,7 @@ class Fields(Mapping):
     def channels(self) -> int | None:
         """How many channels images have, where it is said, be it of one tower or side of several."""
         inner = next((each for name in PICTURED if isinstance(each := self.data.get(name), dict)), self.data)
-        return inner.get("num_channels")
+        return inner.get("num_channels", self.data.get("num_channels"))
 
     @property
     def frames(self) -> int | None:

@@ -1,15 +1,18 @@
-"""Architectures that are an encoder and something on top: classifiers, and masked language models."""
+"""Architectures that are an encoder and something on top: classifiers, masked language models, and decoders."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from flax_transformer.hub.call import ModelOutput, encoder_lm
+from flax_transformer.hub.call import ModelOutput, causal_lm, encoder_lm
+from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture
 from flax_transformer.hub.table import Table
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.text.causal_bert import CausalBertConfig, as_decoder
 
 Reader = Callable[[Fields], EncoderConfig]
 Call = Callable[..., ModelOutput]
@@ -86,3 +89,37 @@ def masked_lm(
         return MaskedLMConfig(encoder=read(fields), tied_output=tied, **options)
 
     return Architecture(config, call, rows, at="encoder.", uses=uses, ignored=ignored)
+
+
+def decoder_lm(
+    table: ConfigTable,
+    rows: Table,
+    call: Call = causal_lm,
+    *,
+    dense: str | None = None,
+    ignored: tuple[str, ...] = (),
+    said: Mapping[str, Any] | None = None,
+) -> Architecture:
+    """Make the architecture of an encoder that is a decoder: `is_decoder`, without cross-attention.
+
+    Args:
+      table: of the encoder's config.
+      rows: of what is on top.
+      dense: activation of the dense layer before the output layer; the blocks' own by default.
+      ignored: patterns of tensors that a larger class has besides.
+      said: fields of config.json that are written besides.
+    """
+    table = replace(table, only={**table.only, "is_decoder": True, "tie_word_embeddings": True})
+
+    def config(fields: Fields) -> CausalBertConfig:
+        if not fields.flag("is_decoder", False):
+            raise ValueError(
+                f"config.json has is_decoder=false, with which a {fields.get('architectures', ['decoder'])[0]} sees "
+                "what comes after a token too; only true is supported"
+            )
+        return as_decoder(table.read(fields), dense)
+
+    def writes(config: CausalBertConfig) -> dict[str, Any]:
+        return {"is_decoder": True, **(said or {})}
+
+    return Architecture(config, call, rows, writes, uses=("text-generation",), ignored=ignored)

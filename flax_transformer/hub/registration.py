@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from flax_transformer.hub.call import layers_of
@@ -99,6 +100,10 @@ class Architecture:
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):
             raise ValueError(f"uses must be among {', '.join(USES)}, got {', '.join(sorted(unknown))}")
+
+    def backbone_of(self, config: Any) -> Any:
+        """Return the config of the backbone that is in a model's."""
+        return attrgetter(self.at.rstrip("."))(config) if self.at else config
 
 
 @dataclass(frozen=True)

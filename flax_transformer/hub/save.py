@@ -112,9 +112,9 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     head, backbone, said = getattr(model.cfg, "head", None), model.cfg, {}
     if isinstance(model.cfg, SentenceEncoderConfig) and "sentence-similarity" not in known.uses:
         backbone, said = model.cfg.backbone, write_modules(model.cfg.head)
-    bare = bool(said and known.at) and not hasattr(backbone, known.at.rstrip("."))
+    bare = bool(said and known.at) and not hasattr(backbone, known.at.partition(".")[0])
     said |= {} if known.writes is None else known.writes(backbone)
-    backbone = getattr(backbone, known.at.rstrip(".")) if known.at and not bare else backbone
+    backbone = backbone if bare else known.backbone_of(backbone)
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
     config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone), **said}
     config |= {"has_pooler": False} if bare else {}
@@ -127,7 +127,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     if is_sentence(pretrained.config):
         backbone, inner = model.cfg, again
     else:
-        inner = getattr(again, known.at.rstrip(".")) if known.at else again
+        inner = known.backbone_of(again)
     lost = config_diff(backbone, inner)
     if not lost:
         rows = pretrained.family.rows(pretrained.architecture)

@@ -177,7 +177,7 @@ def _on_top(known: Architecture, model: Any, inputs: Inputs, key: PRNGKeyArray |
 def _config(known: Architecture, fields: Fields) -> SentenceEncoderConfig:
     inner = known.config(fields)
     if known.at and not fields.flag("has_pooler", True):
-        inner = getattr(inner, known.at.rstrip("."))
+        inner = known.backbone_of(inner)
     return read_head(fields, inner)
 
 

@@ -97,27 +97,37 @@ class Grouped:
 class Kernel:
     """The kernel of a convolution of any rank, grouped or not; of several one after another along the output axis.
 
-    Ours is [*space, inputs of a group, outputs], PyTorch's [outputs, inputs of a group, *space, *ones].
+    Ours is [*space, inputs of a group, outputs], PyTorch's [outputs, inputs of a group, *space, *ones], and of a
+    transposed convolution [inputs, outputs, *space].
     """
 
     ones: int = 0
     """Axes of theirs that ours lacks: a convolution of one point is a linear layer here."""
+    transposed: bool = False
+    """Whether it is that of a transposed convolution."""
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
         """See `Layout`."""
         *space, inputs, _ = shapes[0]
-        return (sum(shape[-1] for shape in shapes), inputs, *space, *(1,) * self.ones)
+        outputs = sum(shape[-1] for shape in shapes)
+        both = (inputs, outputs) if self.transposed else (outputs, inputs)
+        return (*both, *space, *(1,) * self.ones)
 
     def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
         """See `Layout`."""
         tensor = tensor.reshape(tensor.shape[: tensor.ndim - self.ones])
         ends = np.cumsum([shape[-1] for shape in shapes])
-        return np.split(np.moveaxis(tensor, (0, 1), (-1, -2)), ends[:-1], axis=-1)
+        return np.split(np.moveaxis(tensor, (0, 1), self._ends), ends[:-1], axis=-1)
 
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """See `Layout`."""
-        kernel = np.moveaxis(np.concatenate(parts, axis=-1), (-1, -2), (0, 1))
+        kernel = np.moveaxis(np.concatenate(parts, axis=-1), self._ends, (0, 1))
         return np.ascontiguousarray(kernel).reshape(*kernel.shape, *(1,) * self.ones)
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """Where their first two axes are of ours."""
+        return (-2, -1) if self.transposed else (-1, -2)
 
 
 @dataclass(frozen=True)
@@ -198,13 +208,14 @@ def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Tabl
     return _layer(ours, theirs, Matrix(inputs))
 
 
-def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
+def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0, transposed: bool = False) -> Table:
     """Return kernel and bias of a convolution over one axis, an image or a video, be it grouped or depthwise.
 
     Args:
       ones: how many axes of theirs, each of one point, ours lacks, where it is a linear layer.
+      transposed: whether it is a transposed convolution.
     """
-    return _layer(ours, theirs, Kernel(ones))
+    return _layer(ours, theirs, Kernel(ones, transposed))
 
 
 def norm(ours: str, theirs: str, *, later: bool = False) -> Table:

@@ -8,7 +8,7 @@ from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family import bert, gpt2, roberta
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.seq2seq_side import BOTH, ROWS, side
-from flax_transformer.hub.table import Table, TensorRow, as_decoder, embedding, linear, matrix, norm, under
+from flax_transformer.hub.table import Table, as_decoder, embedding, matrix, norm, under
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, text_reader, trocr_words, words_of
 from flax_transformer.models.seq2seq import Seq2SeqConfig
@@ -76,15 +76,10 @@ def _bert(config: ConfigTable, base: str, out: Table, copies: Mapping[str, str],
 
 
 def _roberta(kind: str) -> Words:
-    out = (
-        *linear("dense", "lm_head.dense"),
-        *norm("norm", "lm_head.layer_norm"),
-        TensorRow(("output_bias",), "lm_head.bias"),
-    )
     copies = {
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias",
     }  # fmt: skip
-    return _bert(roberta.CONFIGS[kind], "roberta", out, copies, "gelu")
+    return _bert(roberta.CONFIGS[kind], "roberta", roberta.OUT, copies, "gelu")
 
 
 def _trocr() -> Words:

@@ -27,6 +27,8 @@ from flax_transformer.nn.config import with_fields as with_fields
 from flax_transformer.nn.config import with_precision as with_precision
 from flax_transformer.nn.conv import Conv as Conv
 from flax_transformer.nn.conv import ConvConfig as ConvConfig
+from flax_transformer.nn.conv import UpConv as UpConv
+from flax_transformer.nn.conv import UpConvConfig as UpConvConfig
 from flax_transformer.nn.conv_stem import Stem as Stem
 from flax_transformer.nn.conv_stem import StemConfig as StemConfig
 from flax_transformer.nn.embedding import Embedding as Embedding

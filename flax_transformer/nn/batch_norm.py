@@ -1,6 +1,6 @@
 """Batch normalisation as a pure function: statistics come in with the module and go out beside the result.
 
-Axes: C channels (Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167).
+Axes: B batch, C channels, H W height and width, I J those of what comes, D features (Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167).
 """
 
 import math
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flax_transformer.nn.conv import ConvConfig
 from flax_transformer.nn.module import Module
 
 _VECTOR = {"out_sharding": (None,), "eager_sharding": False}
@@ -94,3 +95,21 @@ def by_batch(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B
 def by_running(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict]:
     """Normalise by the running statistics; no statistics are new."""
     return norm(x), {}
+
+
+class ConvNorm(Module):
+    """A convolution and a batch norm; its call gives new statistics beside the result, under the paths they have in it.
+
+    Args:
+      convolution: usually without a bias, which the norm has.
+      norm: of as many channels as the convolution gives.
+    """
+
+    def __init__(self, convolution: ConvConfig, norm: BatchNorm, *, rngs: nnx.Rngs):
+        self.convolution = convolution.build(rngs)
+        self.norm = norm
+
+    def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], dict[str, Any]]:
+        """Convolve and normalise."""
+        y, statistics = by(self.norm, self.convolution(x))
+        return y, {"norm": statistics}

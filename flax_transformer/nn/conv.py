@@ -17,6 +17,7 @@ from flax_transformer.ops.convolution import convolution
 from flax_transformer.parallel import constrain
 
 _he = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+_he_in = nnx.initializers.variance_scaling(2.0, "fan_in", "normal", in_axis=-2, out_axis=-1, batch_axis=(0, 1))
 
 
 @frozen
@@ -90,6 +91,57 @@ class Conv(Module):
         y = convolution(x.astype(dtype), kernel, stride=cfg.stride, padding=cfg.padding, dilation=cfg.dilation)
         y = (widen(y) + self.bias[...]).astype(y.dtype) if cfg.bias else y
         return constrain(y, "batch", *(None,) * (len(cfg.window) + 1))
+
+
+@frozen
+class UpConvConfig:
+    """A transposed convolution of images whose windows do not overlap, so that it makes them so many times larger."""
+
+    channels: int
+    """C."""
+    features: int
+    """D."""
+    factor: int = 2
+    """r, how many times higher and wider an image becomes; windows are as large."""
+    init_std: float | None = None
+    """Standard deviation the kernel starts with; None: He's, by what it is given."""
+    precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "channels", "features", "factor")
+        check_at_least(self, 0, "init_std")
+
+    def build(self, rngs: nnx.Rngs) -> "UpConv":
+        """Make the layer."""
+        return UpConv(self, rngs=rngs)
+
+
+class UpConv(Module):
+    """Images in, larger images out; the kernel is [r, r, C, D]."""
+
+    def __init__(self, cfg: UpConvConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        init = _he_in if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
+        kind, axes = cfg.precision.dtypes["param_dtype"], (None, None, None, "embed")
+        kernel = init(rngs.params(), (cfg.factor, cfg.factor, cfg.channels, cfg.features), kind)
+        self.kernel = nnx.Param(kernel, out_sharding=axes, eager_sharding=False)
+        self.bias = nnx.Param(jnp.zeros(cfg.features, kind), out_sharding=(None,), eager_sharding=False)
+
+    def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B rH rW D"]:
+        """Enlarge images; the bias is added in float32 or more.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        cfg, dtype = self.cfg, self.cfg.precision.dtypes["dtype"]
+        check_images(x, cfg.channels)
+        kernel = whole_kernel(self.kernel[...].astype(dtype), (None, None, None, "embed"))
+        *lead, H, W, _ = x.shape
+        y = jnp.einsum("...hwc,ijcd->...hiwjd", x.astype(dtype), kernel)
+        y = y.reshape(*lead, cfg.factor * H, cfg.factor * W, cfg.features)
+        return constrain((widen(y) + self.bias[...]).astype(y.dtype), "batch", None, None, None)
 
 
 def _axes(cfg: ConvConfig) -> tuple[str | None, ...]:

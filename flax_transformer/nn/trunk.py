@@ -21,6 +21,7 @@ from flax_transformer.nn.stack import (
     Cycle,
     PerLayer,
     apply_stack,
+    every_layer,
     extend_stack,
     init_stack,
     map_stack,
@@ -164,6 +165,16 @@ class Trunk(Module):
         """
         x, aux = observe_stack(self._dropped(key), x, *_given(memory), **self._options(x, key, given))
         return self._end(x), aux
+
+    def states(
+        self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None, **given: Any
+    ) -> Float[Array, "L *B T D"]:
+        """Run the blocks as in a call, without memory; give what each of them gives, before the norm at the end.
+
+        Args:
+          given: as in a call.
+        """
+        return every_layer(self._dropped(key), x, **self._options(x, key, given))
 
     def _dropped(self, key: PRNGKeyArray | None) -> Any:
         """Return the blocks as they run: where something is random, some rows may do without."""

@@ -35,7 +35,15 @@ from flax_transformer.ops.position import (
     sinusoidal_halves,
     sinusoidal_spanning,
 )
-from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
+from flax_transformer.ops.resample import (
+    adaptive_mean,
+    bicubic,
+    bilinear,
+    nearest,
+    resample,
+    resample_positions,
+    resample_relative_bias,
+)
 from flax_transformer.ops.rotary_scaling import (
     DynamicScaling,
     LinearScaling,
@@ -70,6 +78,7 @@ __all__ = [
     "StridedAttention",
     "YarnScaling",
     "activation",
+    "adaptive_mean",
     "alibi",
     "attention",
     "attention_uniform_on_empty",
@@ -93,6 +102,7 @@ __all__ = [
     "linear_step",
     "lookup",
     "multiply_rows",
+    "nearest",
     "rank_error",
     "relative_buckets",
     "resample",

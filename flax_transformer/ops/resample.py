@@ -58,15 +58,39 @@ def bicubic(
     return _matrix(old, first - 1, (far(rest + 1), near(rest), near(1 - rest), far(2 - rest)))
 
 
+def adaptive_mean(
+    old: int, new: int, ratio: float | None = None, dtype: DTypeLike = np.float32
+) -> Float[np.ndarray, "{new} {old}"]:
+    """Weigh alike all points that a new one overlaps: torch's `adaptive_avg_pool`, which has no ratio.
+
+    >>> adaptive_mean(3, 2).tolist()
+    [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+    at, places = np.arange(old), np.arange(new)[:, None]
+    inside = (at >= places * old // new) & (at < -(-(places + 1) * old // new))
+    return inside.astype(dtype) / inside.sum(1, keepdims=True).astype(dtype)
+
+
+def nearest(
+    old: int, new: int, ratio: float | None = None, dtype: DTypeLike = np.float32
+) -> Float[np.ndarray, "{new} {old}"]:
+    """Take the point that a new one begins in, as torch's "nearest" does.
+
+    >>> nearest(2, 3).tolist()
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    place = (np.arange(new, dtype=np.float32) * np.float32(1 / ratio if ratio else old / new)).astype(int)
+    return (place.clip(0, old - 1)[:, None] == np.arange(old)).astype(dtype)
+
+
 def resample(
     grid: Float[Array, "*B H W C"], size: Size, *, kernel: Kernel = bicubic, ratio: tuple[float, float] | None = None
 ) -> Float[Array, "*B h w C"]:
     """Resample a grid to another size, in float32 or more.
 
     Args:
-      grid: of any number of channels.
       size: h and w.
-      kernel: `bicubic`, `bilinear`, or another that gives weights.
+      kernel: `bicubic`, `bilinear`, `nearest`, `adaptive_mean`, or another that gives weights.
       ratio: new points for each old one, along both axes, where they are not just h/H and w/W: torch's `scale_factor`.
         DINOv2's own code has (h + 0.1) / H, which shifts all points a little.
 

@@ -37,7 +37,15 @@ from flax_transformer.report.sample import save_image
 from flax_transformer.task.checkpoint import image_processor_of, require_use
 from flax_transformer.task.classification import label_names
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
-from flax_transformer.task.image_input import FILTERS, HeldImages, image_stream, named_classes, normalised, opened
+from flax_transformer.task.image_input import (
+    FILTERS,
+    HeldImages,
+    image_size,
+    image_stream,
+    named_classes,
+    normalised,
+    opened,
+)
 from flax_transformer.task.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.batch_layout import fill_rows
@@ -300,7 +308,7 @@ def draw_found(pretrained: Pretrained, image: Any, found: Sequence[Found]) -> An
 def _detect(pretrained: Pretrained, image: Any, threshold: float) -> list[Found]:
     output = pretrained(**image_processor_of(pretrained)(image))
     logits, boxes = (np.asarray(each, np.float32) for each in (output.logits, output.pred_boxes))
-    (objects,) = post_process_object_detection(logits, boxes, [_shape(image)], threshold=threshold)
+    (objects,) = post_process_object_detection(logits, boxes, [image_size(image)], threshold=threshold)
     names = _names(pretrained)
     return [
         Found(names[objects["labels"][i]], float(objects["scores"][i]), tuple(objects["boxes"][i].tolist()))
@@ -310,11 +318,3 @@ def _detect(pretrained: Pretrained, image: Any, threshold: float) -> list[Found]
 
 def _names(pretrained: Pretrained) -> list[str]:
     return label_names(pretrained, pretrained.model.cfg.classes)
-
-
-def _shape(image: Any) -> tuple[int, int]:
-    """Return the height and width of an image, of Pillow or an array with channels first or last."""
-    if hasattr(image, "getbands"):
-        return image.height, image.width
-    first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
-    return image.shape[1:] if first else image.shape[:2]

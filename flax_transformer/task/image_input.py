@@ -298,3 +298,11 @@ def batches(pretrained: Pretrained, files: Sequence[File | Any]) -> Iterator[dic
     for i in range(0, len(files), ROWS):
         part = files[i : i + ROWS]
         yield processor([each if hasattr(each, "getbands") else read_image(pretrained, each) for each in part])
+
+
+def image_size(image: Any) -> tuple[int, int]:
+    """Return the height and width of an image, of Pillow or an array with channels first or last."""
+    if hasattr(image, "getbands"):
+        return image.height, image.width
+    first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
+    return image.shape[1:] if first else image.shape[:2]

@@ -13,6 +13,7 @@ from flax_transformer.bench.workload import Size, Workload
 from flax_transformer.hub.registry import families, find_family
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
+from tests.contract.golden import DECODERS
 from tests.models.families import AUDIO_FILES, IMAGES, TEXTS
 from tests.shares import share
 
@@ -151,6 +152,8 @@ ARCHITECTURES = [
 @pytest.mark.parametrize(("family", "architecture"), share(ARCHITECTURES, 0, of=24))
 def test_config_json_alone_makes_a_model_of_every_architecture(family, architecture, tmp_path):
     fields = json.loads((GOLDEN / family / "config.json").read_text())
+    if {*DECODERS} & {*families()[fields["model_type"]].architectures}:
+        fields["is_decoder"] = architecture in DECODERS
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
     known = find_family({**fields, "architectures": [architecture]})[1]
     pictures = "pixel_values" in known.inputs.needs

@@ -13,10 +13,20 @@ GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
 FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin")))
 """Of which `make test` tries what costs most: their parts are those of most others; `make slow` tries all."""
 OUTPUTS = (
-    "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "relevance_logits",
-    "sentence_embedding", "reconstruction", "pred_boxes", "text_embeds", "image_embeds", "logits_per_text",
+    "logits", "auxiliary_logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
+    "relevance_logits", "sentence_embedding", "reconstruction", "pred_boxes", "pred_masks", "text_embeds",
+    "image_embeds", "logits_per_text",
     "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score", "sample",
 )  # fmt: skip
+
+DECODERS = (
+    "BertLMHeadModel",
+    "RobertaForCausalLM",
+    "XLMRobertaForCausalLM",
+    "CamembertForCausalLM",
+    "BigBirdForCausalLM",
+)
+"""Classes of encoders that are decoders, which config.json must say."""
 
 
 class Golden(NamedTuple):

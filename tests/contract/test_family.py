@@ -18,7 +18,10 @@ from tests.contract.golden import FEW, GOLDEN, error, load, scores
 from tests.contract.order import check_axes, check_order
 
 NEAR = 1e-5
-FIXED = {"vit_mae": ("positions",), "whisper": ("encoder.positions",), "wav2vec2": ("mask_token",)}
+FIXED = {
+    "vit_mae": ("positions",), "whisper": ("encoder.positions",), "wav2vec2": ("mask_token",),
+    "detr": tuple(f"mask_head.conv{i}.bias" for i in range(1, 5)),  # of channels that are each a group of a norm
+}  # fmt: skip
 """Parameters that no gradient comes to."""
 
 

@@ -13,7 +13,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.order import Stack
 from flax_transformer.parallel import path_name
 from flax_transformer.train.parameter_axis import parameter_axes
-from tests.contract.golden import GOLDEN
+from tests.contract.golden import DECODERS, GOLDEN
 from tests.contract.order import check_axes, check_order, told
 from tests.shares import only
 
@@ -43,7 +43,8 @@ def test_every_architecture_of_a_family_says_the_order_of_its_layers(folder):
     family = families()[fields["model_type"]]
     family = family if family.composed is None else family.composed(fields)
     for name, architecture in family.architectures.items():
-        model = abstract(architecture.config(fields))
+        stated = {"is_decoder": name in DECODERS} if family.architectures.keys() & DECODERS else {}
+        model = abstract(architecture.config(fields.updated(stated)))
         assert len(told(model)) == len(jax.tree.leaves(model)), name
 
 

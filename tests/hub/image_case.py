@@ -32,6 +32,8 @@ CONFIGS = {
         "image_processor_type": "BeitImageProcessor", "size": 30, "crop_size": 23, "do_center_crop": True,
         "do_reduce_labels": True,
     },
+    "segformer": {"image_processor_type": "SegformerImageProcessor", "size": 29, "do_reduce_labels": True},
+    "segformer_old": {"feature_extractor_type": "SegformerFeatureExtractor", "size": {"height": 21, "width": 34}},
     "imagegpt": {"image_processor_type": "ImageGPTImageProcessor", "size": 13, "clusters": CLUSTERS},
     "imagegpt_pixels": {"image_processor_type": "ImageGPTImageProcessor", "size": 13, "do_color_quantize": False},
     "convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 28}, "crop_pct": 0.875},

@@ -27,7 +27,8 @@ SWIN = {
     "patch_size": 2, "num_channels": 1, "initializer_range": 0.3, "use_absolute_embeddings": True, "num_labels": 5,
 }  # fmt: skip
 BEIT = {
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "hidden_size": 8, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "num_attention_heads": 2,
+    "intermediate_size": 12, "vocab_size": 11,
     "image_size": 12, "patch_size": 2, "num_channels": 1, "use_mask_token": True, "initializer_range": 0.3,
     "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
 }  # fmt: skip
@@ -83,10 +84,21 @@ CONVNEXT = {
     "num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 2], "num_stages": 2, "layer_scale_init_value": 0.5,
     "initializer_range": 0.3,
 }  # fmt: skip
+UPERNET = {
+    "hidden_size": 4, "auxiliary_channels": 4, "pool_scales": [1, 2], "initializer_range": 0.3,
+    "backbone_config": transformers.ConvNextConfig(
+        num_channels=1, hidden_sizes=[4, 6, 8], depths=[1, 1, 2], num_stages=3, layer_scale_init_value=0.5,
+        initializer_range=0.3, out_features=["stage1", "stage2", "stage3"],
+    ),
+}  # fmt: skip
 DETR = {
-    "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 1.0,
-    "use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 0.4,
+    "use_timm_backbone": False,
+    "backbone_config": transformers.ResNetConfig(
+        num_channels=1, embedding_size=4, hidden_sizes=[8, 8, 16], depths=[1, 2, 1],
+        out_features=["stage1", "stage2", "stage3"],
+    ),
 }  # fmt: skip
 TOWER = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
          "initializer_range": 0.3, "initializer_factor": 8.0}  # fmt: skip
@@ -186,6 +198,19 @@ MODELS = {
     ),
     "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
+    "bert_decoder": ("BertLMHeadModel", transformers.BertConfig(**BERT, is_decoder=True)),
+    "roberta_decoder": (
+        "RobertaForCausalLM",
+        transformers.RobertaConfig(**{**BERT, "max_position_embeddings": 36}, is_decoder=True),
+    ),
+    "big_bird_decoder": (
+        "BigBirdForCausalLM",
+        transformers.BigBirdConfig(**BERT, block_size=4, num_random_blocks=1, is_decoder=True),
+    ),
+    "whisper_decoder": (
+        "WhisperForCausalLM",
+        transformers.WhisperConfig(**{**WHISPER, **TOKENS, "max_target_positions": 32}),
+    ),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
     "longformer": (
         "LongformerForMaskedLM",
@@ -207,6 +232,10 @@ MODELS = {
     ),
     "swin": ("SwinForImageClassification", transformers.SwinConfig(**SWIN)),
     "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**BEIT)),
+    "beit_segmentation": (
+        "BeitForSemanticSegmentation",
+        transformers.BeitConfig(**{**BEIT, "use_mask_token": False, "num_labels": 3, "auxiliary_channels": 4}),
+    ),
     "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
@@ -230,7 +259,9 @@ MODELS = {
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
+    "upernet": ("UperNetForSemanticSegmentation", transformers.UperNetConfig(**UPERNET, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
+    "detr_segmentation": ("DetrForSegmentation", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
     "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
@@ -266,8 +297,8 @@ MODELS = {
 }
 
 
-PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
-PIXELS = ("resnet", "convnext", "detr")
+PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
+PIXELS = ("resnet", "convnext", "upernet", "detr", "detr_segmentation")
 VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of images."""
@@ -279,6 +310,9 @@ ASKED = ("vilt", "lxmert")
 
 LONG = ("longformer", "led")
 """Of texts with global tokens."""
+
+COUNTED = ("whisper_decoder", "roberta_decoder")
+"""Whose positions are counted otherwise there when texts with padding before them are generated from."""
 
 READ = ("input_ids", "attention_mask", "global_attention_mask", "input_features", "pixel_values")
 """What is given to generate by."""
@@ -297,7 +331,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
         given = {"pixel_values": random.normal(size=(2, 1, *size)).astype(np.float32)}
-        if name == "detr":
+        if name.startswith("detr"):
             given["pixel_mask"] = np.zeros((2, *size), np.int64)
             given["pixel_mask"][0], given["pixel_mask"][1, :16, :21] = 1, 1
         if name == "vit_mae":
@@ -314,7 +348,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
         ids[0, 8] = ids[1, 4] = END
         return {"input_ids": ids, "attention_mask": (~_after(ids)).astype(np.int64), "pixel_values": pixels}
-    left = "Causal" in kind or "LMHead" in kind
+    left = ("Causal" in kind or "LMHead" in kind) and name != "roberta_decoder"
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
     ids = np.where(mask, random.integers(4, V, (2, length)), 3)
@@ -334,13 +368,15 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name in LONG:
         given["global_attention_mask"] = np.zeros_like(mask)
         given["global_attention_mask"][0, [0, 6]] = given["global_attention_mask"][1, 3] = 1
-    if name in ("bert", "big_bird", "electra", "vilt", "lxmert"):
+    if name in ("bert", "bert_decoder", "big_bird", "big_bird_decoder", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
 
 def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what texts are generated from, of the inputs of a call; images alone, where a prompt has no padding."""
+    if name in COUNTED:
+        return {"input_ids": given["input_ids"][:1]}
     names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
     return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
@@ -396,10 +432,13 @@ def make(name: str) -> None:
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
             prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
-            arrays |= (
-                {f"from_{key}": value.numpy() for key, value in prompt.items()} if name in (*BESIDE, *LONG) else {}
-            )
+            kept = name in (*BESIDE, *LONG, *COUNTED)
+            arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if kept else {}
             options = {"max_new_tokens": 12, "do_sample": False}
+            if name == "whisper_decoder":  # of theirs a cache is as deep as the encoder
+                options["use_cache"] = False
+            if name == "roberta_decoder":  # which are counted from 0 there, and not from the padding's, where not given
+                options["position_ids"] = torch.arange(prompt["input_ids"].shape[1])[None] + config.pad_token_id + 1
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()
     np.savez_compressed(folder / "expected.npz", **arrays)

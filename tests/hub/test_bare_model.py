@@ -79,10 +79,10 @@ def test_a_detector_without_heads_goes_both_ways_and_finds_nothing(tmp_path):
 
 @pytest.mark.parametrize(("kind", "asked", "served"), [
     (
-        "beit", "BeitForSemanticSegmentation",
-        "BeitModel, BeitForImageClassification, BeitForMaskedImageModeling, BeitBackbone",
+        "beit", "BeitForDepthEstimation",
+        "BeitModel, BeitForImageClassification, BeitForMaskedImageModeling, BeitForSemanticSegmentation, BeitBackbone",
     ),
-    ("detr", "DetrForSegmentation", "DetrForObjectDetection, DetrModel"),
+    ("detr", "TableTransformerModel", "DetrForObjectDetection, DetrForSegmentation, DetrModel"),
     ("vit", "ViTMAEForPreTraining", "ViTModel, ViTForImageClassification, ViTForMaskedImageModeling"),
 ])  # fmt: skip
 def test_what_is_not_served_is_named_beside_what_is(tmp_path, kind, asked, served):

@@ -17,8 +17,8 @@ from flax_transformer.parallel import path_name
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = [kind for kind in families() if (GOLDEN / kind).is_dir()]
-HEAD = (r"^(score|(cls_|distillation_)?classifier|classification_head|head)\.",)
-NEW = (*HEAD, r"^pre_classifier\.", r"pooler\.", r"^projector\.")
+HEAD = (r"^(score|(cls_|distillation_|(decode|auxiliary)_head\.)?classifier|classification_head|head)\.",)
+NEW = (*HEAD, r"^pre_classifier\.", r"pooler\.", r"^projector\.", r"^(decode_head|auxiliary_head|fpn\d)\.")
 UNREAD = {
     "clip": ("vision_model.post_layernorm.",),
     "siglip": ("vision_model.head.",),
@@ -70,6 +70,7 @@ def test_all_that_classify_are_here():
         "pegasus",
         "vit_mae",
         "detr",
+        "upernet",
         "decision_transformer",
         "lxmert",
         "vision-encoder-decoder",

@@ -76,6 +76,8 @@ SAID = {
     "ViTMAEForPreTraining": {"fill-mask"},
     "VideoMAEForPreTraining": {"fill-mask"},
     "ForObjectDetection": {"object-detection"},
+    "ForSemanticSegmentation": {"image-segmentation"},
+    "DetrForSegmentation": {"image-segmentation", "object-detection"},
     "HF_ColBERT": {"late-interaction"},
     "QuestionEncoder": {"sentence-similarity"},
     "ContextEncoder": {"sentence-similarity"},

@@ -49,7 +49,7 @@ def written(pretrained, folder, given):
 
 
 @pytest.mark.rotates
-@pytest.mark.proves("every family", "use", "exported as a program, golden checkpoints")
+@pytest.mark.proves("programs", "every family exported and run: what transformers said, golden checkpoints")
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda folder: folder.name)
 def test_every_family_s_program_gives_what_transformers_said(tmp_path, golden):
     with np.load(golden / "expected.npz") as arrays:

@@ -7,16 +7,20 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
-from flax_transformer.hub.feature_map import backbone, bare
+from flax_transformer.hub.feature_map import backbone, bare, read_stages, write_stages
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, pooled_image
 from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import linear, norm, parameter
+from flax_transformer.hub.segmentation import SEGMENTER, head_rows, segmented, with_heads, write_heads
+from flax_transformer.hub.table import batch_norm, conv, linear, norm, parameter, under
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.backbone import BackboneConfig
 from flax_transformer.models.vision.beit import BeitConfig, beit_base_patch16
+from flax_transformer.models.vision.segmenter import SegmenterConfig
+from flax_transformer.models.vision.uper_head import FourSizesConfig
 from flax_transformer.nn import GridBiasConfig, with_fields
 
 
@@ -88,13 +92,54 @@ def _naming(fields: Fields) -> ClassifierConfig:
     return with_head(config, outputs=vocab, pool="every", skip=1, norm=eps)
 
 
-def _plain(fields: Fields) -> BeitConfig:
-    fields.only(add_fpn=False)
-    return read(fields)
-
-
 def _write_words(config: ClassifierConfig) -> dict[str, Any]:
     return {"vocab_size": config.head.outputs}
+
+
+def _four(stages: tuple[int, ...], fields: Fields, least: int) -> tuple[int, ...]:
+    if len(stages) != 4 or stages[0] < least:
+        raise ValueError(
+            f"of a BEiT a pyramid is made of four feature maps from number {least} on, config.json names "
+            f"{fields.get('out_features') or fields.get('out_indices') or 'none'}"
+        )
+    return stages
+
+
+def _pyramid(config: BeitConfig) -> FourSizesConfig:
+    return FourSizesConfig(embed=config.block.embed, init_std=config.patches.init_std)
+
+
+def _segmenting(fields: Fields) -> SegmenterConfig:
+    """Put heads on four layers, of which number i is what layer i is given, and not what it gives."""
+    if fields.get("out_features") is None and fields.get("out_indices") is None:
+        fields = fields.updated({"out_indices": fields.get("segmentation_indices") or [3, 5, 7, 11]})
+    network = read(fields)
+    stages = tuple(stage - 1 for stage in _four(read_stages(fields, network.depth), fields, 1))
+    backbone, embed = BackboneConfig(backbone=network, stages=stages, neck=_pyramid(network)), network.block.embed
+    return with_heads(backbone, fields, (embed,) * 4, embed)
+
+
+def _write_segmenter(config: SegmenterConfig) -> dict[str, Any]:
+    stages = tuple(stage + 1 for stage in config.backbone.stages)
+    return {**write_stages(stages, config.backbone.backbone.depth), **write_heads(config)}
+
+
+def _feature_maps() -> Architecture:
+    """Return a BEiT that gives feature maps, of which a pyramid may be made."""
+    plain = backbone(
+        read, lambda config: config.depth, tokens=True, ignored=(*LARGER, *SEGMENTING[:1])
+    )  # fmt: skip
+
+    def config(fields: Fields) -> BackboneConfig:
+        found = plain.config(fields)
+        if not fields.flag("add_fpn", False):
+            return found
+        return replace(found, stages=_four(found.stages, fields, 0), neck=_pyramid(found.backbone))
+
+    def writes(config: BackboneConfig) -> dict[str, Any]:
+        return {**plain.writes(config), "add_fpn": config.neck is not None}
+
+    return replace(plain, config=config, writes=writes, head=plain.head + under(PYRAMID, "neck.", ""))
 
 
 LAYER = "encoder.layer.{}"
@@ -118,12 +163,27 @@ TABLE = (
     *parameter("shared.table", f"encoder.{BIASES}", fit=_fit),
     *norm("trunk.norm", "layernorm"),
 )
+PYRAMID = (
+    *conv("quadruple_conv1", "fpn1.0", transposed=True),
+    *batch_norm("quadruple_norm", "fpn1.1"),
+    *conv("quadruple_conv2", "fpn1.3", transposed=True),
+    *conv("double_conv", "fpn2.0", transposed=True),
+)
 RENAMED = {
+    r"^fpn\.fpn1\.conv_transpose1\.": "fpn1.0.",
+    r"^fpn\.fpn1\.normalization\.": "fpn1.1.",
+    r"^fpn\.fpn1\.conv_transpose2\.": "fpn1.3.",
+    r"^fpn\.fpn2\.": "fpn2.0.",
+    r"^decode_head\.psp_bottleneck\.": "decode_head.bottleneck.",
+    r"^decode_head\.psp_modules\.blocks\.(\d+)\.conv\.": r"decode_head.psp_modules.\1.1.",
+    r"^((?:decode|auxiliary)_head\..*)\.convolution\.": r"\1.conv.",
+    r"^((?:decode|auxiliary)_head\..*)\.normalization\.": r"\1.bn.",
     r"(^|\.)shared_position_bias\.": r"\1encoder.relative_position_bias.",
     r"(layers\.\d+)\.relative_position_bias\.": r"\1.attention.attention.relative_position_bias.",
     **vit.RENAMED,
 }
 LARGER = (r"^(beit\.)?pooler\.", r"^classifier\.", r"^lm_head\.", r"^layernorm\.")
+SEGMENTING = (r"^(decode_head|auxiliary_head)\.", r"^fpn\d?\.")
 
 FAMILIES = {
     "beit": Family(
@@ -131,17 +191,22 @@ FAMILIES = {
         architectures={
             "BeitModel": Architecture(
                 _model, pooled_image, norm("head.norm", "pooler.layernorm"), _write_pooler, at="backbone.",
-                base=True, ignored=LARGER[:3], uses=("feature-extraction",), inputs=MASKABLE, **LAYERS,
+                base=True, ignored=(*LARGER[:3], *SEGMENTING), uses=("feature-extraction",), inputs=MASKABLE, **LAYERS,
             ),
             "BeitForImageClassification": Architecture(
                 _classifying, image_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
-                at="backbone.", ignored=LARGER[2:], uses=("classification",), inputs=IMAGES, **LAYERS,
+                at="backbone.", ignored=(*LARGER[2:], *SEGMENTING), uses=("classification",), inputs=IMAGES, **LAYERS,
             ),
             "BeitForMaskedImageModeling": Architecture(
                 _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
-                _write_words, at="backbone.", ignored=LARGER[:2], uses=("fill-mask",), inputs=MASKABLE, **LAYERS,
+                _write_words, at="backbone.", ignored=(*LARGER[:2], *SEGMENTING), uses=("fill-mask",),
+                inputs=MASKABLE, **LAYERS,
             ),
-            "BeitBackbone": backbone(_plain, lambda config: config.depth, tokens=True, ignored=LARGER),
+            "BeitForSemanticSegmentation": Architecture(
+                _segmenting, segmented, (*under(PYRAMID, "backbone.neck.", ""), *head_rows("bn")), _write_segmenter,
+                at="backbone.backbone.", ignored=LARGER, **SEGMENTER,
+            ),
+            "BeitBackbone": _feature_maps(),
         },
         table=TABLE,
         write=CONFIG.write,

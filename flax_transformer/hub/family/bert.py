@@ -3,7 +3,7 @@
 from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple_choice, pooled_encoder, pretraining
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.head import classifier, decoder_lm, masked_lm
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, TensorRow, embedding, linear, norm, under
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -91,6 +91,8 @@ RENAMED = {r"\.LayerNorm\.gamma$": ".LayerNorm.weight", r"\.LayerNorm\.beta$": "
 LARGER = (r"^cls\.", r"^(bert\.)?pooler\.")
 # With an untied output layer there is a bias cls.predictions.bias too, which nothing reads.
 UNREAD = (r"^cls\.(seq_relationship\.|predictions\.bias$)", r"^(bert\.)?pooler\.")
+# Where it is tied that bias is the output layer's.
+OTHERS = (r"^cls\.seq_relationship\.", r"^(bert\.)?pooler\.")
 
 ARCHITECTURES = {
     "Model": classifier(
@@ -101,6 +103,7 @@ ARCHITECTURES = {
         read, (*MASKED, *linear("sentence.dense", "bert.pooler.dense"), *linear("sentence.output", SENTENCES)),
         pretraining, ignored=UNREAD, next_sentence=True, uses=("fill-mask", "next-sentence-prediction"),
     ),
+    "LMHeadModel": decoder_lm(CONFIG, under(OUT, "", "cls.predictions."), ignored=OTHERS),
     "ForMaskedLM": masked_lm(read, MASKED, ignored=UNREAD, uses=("fill-mask",)),
     "ForNextSentencePrediction": classifier(
         read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED,

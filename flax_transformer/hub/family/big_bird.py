@@ -17,10 +17,10 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.config import choice
 from flax_transformer.hub.family import bert, roberta
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.head import classifier, decoder_lm, masked_lm
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import linear, norm
+from flax_transformer.hub.table import linear, norm, under
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.text.big_bird import bigbird_roberta_base, span_head
 from flax_transformer.nn import with_fields
@@ -84,6 +84,9 @@ ARCHITECTURES = {
     "ForPreTraining": masked_lm(
         read, (*bert.MASKED, *linear("sentence.dense", "bert.pooler"), *linear("sentence.output", bert.SENTENCES)),
         pretraining, ignored=UNREAD, next_sentence=True, uses=("fill-mask", "next-sentence-prediction"),
+    ),
+    "ForCausalLM": decoder_lm(
+        CONFIG, under(bert.OUT, "", "cls.predictions."), ignored=bert.OTHERS, said={"attention_type": "original_full"}
     ),
     "ForMaskedLM": masked_lm(read, bert.MASKED, ignored=UNREAD, uses=("fill-mask",)),
     "ForSequenceClassification": Architecture(

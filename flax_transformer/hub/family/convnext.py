@@ -115,7 +115,7 @@ FAMILIES = {
             ),
             "ConvNextBackbone": backbone(
                 CONFIG.read, lambda config: len(config.depths), base=True, eps=1e-6,
-                widths=lambda config: (config.widths[0], *config.widths), ignored=(r"^classifier\.", r"^layernorm\."),
+                widths=lambda config: config.stage_widths, ignored=(r"^classifier\.", r"^layernorm\."),
             ),
         },
         table=TABLE,

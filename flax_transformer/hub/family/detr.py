@@ -1,5 +1,6 @@
 """DETR checkpoints (Carion et al. 2020), on ResNets: of transformers' own names, or of timm's, which old files have."""
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 from flax_transformer.hub.call import ModelOutput, images_of, layers_of
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import resnet
+from flax_transformer.hub.feature_map import read_stages, stage_names, write_stages
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
@@ -17,9 +19,12 @@ from flax_transformer.hub.seq2seq_side import SIDES
 from flax_transformer.hub.table import conv, linear, norm, parameter, under
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50
+from flax_transformer.models.vision.detr_mask import REFINED, MaskDetr, MaskDetrConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.ops.split_keys import split_keys
 
+MASKS = "DetrForSegmentation"
+"""The class that finds masks, for which the backbone gives finer feature maps too."""
 NARROW, WIDE = [64, 128, 256, 512], [256, 512, 1024, 2048]
 TIMM = {
     "resnet18": ("basic", NARROW, [2, 2, 2, 2]),
@@ -94,7 +99,8 @@ def described(fields: Fields) -> Mapping[str, Any]:
     block, widths, depths = TIMM[name]
     return {
         "model_type": "resnet", "layer_type": block, "hidden_sizes": widths, "depths": depths,
-        "num_channels": fields.get("num_channels", 3), "out_features": [f"stage{len(depths)}"],
+        "num_channels": fields.get("num_channels", 3),
+        "out_features": stage_names(len(depths))[1 if fields.get("architectures") == [MASKS] else -1 :],
     }  # fmt: skip
 
 
@@ -176,6 +182,30 @@ def read(fields: Fields) -> DetrConfig:
     return replace(CONFIG.read(fields), classes=fields.labels)
 
 
+def read_masked(fields: Fields) -> MaskDetrConfig:
+    """Make the config of what finds masks.
+
+    Raises:
+      ValueError: fewer feature maps than masks are refined by.
+    """
+    found = read(fields)
+    given = described(fields) if named(fields) is None else {"out_indices": [1, 2, 3, 4]}
+    stages = read_stages(Fields.of(given), len(found.backbone.depths))
+    if len(stages) < REFINED:
+        raise ValueError(f"masks are refined by three feature maps of the backbone, config.json names {len(stages)}")
+    values = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+    return MaskDetrConfig(**values, stages=stages[:REFINED])
+
+
+def write_masked(config: MaskDetrConfig) -> dict[str, Any]:
+    """Write which feature maps the backbone gives; one that timm names gives all."""
+    said, last = write_backbone(config.backbone), len(config.backbone.depths)
+    if config.backbone.dilated:
+        return said
+    names = write_stages((*config.stages, *{last} - {*config.stages}), last)
+    return {**said, "backbone_config": {**said["backbone_config"], **names}}
+
+
 def read_headless(fields: Fields) -> DetrConfig:
     """Make the config of what gives hidden states alone."""
     return replace(CONFIG.read(fields), classes=None)
@@ -206,6 +236,17 @@ def detector(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
     return replace(found, logits=answers.logits, pred_boxes=answers.boxes)
 
 
+def segmenter(model: MaskDetr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Find objects and their masks, as DetrForSegmentation does."""
+    mask = None if inputs.pixel_mask is None else inputs.pixel_mask != 0
+    hidden, memory, masks = model.segment(images_of(inputs), mask, key=key)
+    answers = model.output(hidden)
+    return ModelOutput(
+        logits=answers.logits, pred_boxes=answers.boxes, pred_masks=masks, last_hidden_state=hidden,
+        encoder_last_hidden_state=memory,
+    )  # fmt: skip
+
+
 def layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
     """Name what the layers of both sides are given; the stages of the backbone, which come before, are left out."""
     return layers_of({**seen, "hidden_states": seen["hidden_states"][-2:]} if "hidden_states" in seen else seen, output)
@@ -225,6 +266,14 @@ HEADS = (
     *linear("boxes.dense", "bbox_predictor.layers.{}"),
     *linear("boxes.output", "bbox_predictor.layers.2"),
 )
+MASK_HEAD = (
+    *linear("mask_head.query", "bbox_attention.q_linear"),
+    *linear("mask_head.key", "bbox_attention.k_linear"),
+    *(row for i in range(5) for row in conv(f"mask_head.conv{i}", f"mask_head.lay{i + 1}")),
+    *(row for i in range(5) for row in norm(f"mask_head.norm{i}", f"mask_head.gn{i + 1}")),
+    *(row for i in range(REFINED) for row in conv(f"mask_head.adapt{i}", f"mask_head.adapter{i + 1}")),
+    *conv("mask_head.output", "mask_head.out_lay"),
+)
 PARTS = {
     "embedder.embedder.convolution": "conv1", "embedder.embedder.normalization": "bn1",
     **{f"encoder.stages.{i}.layers": f"layer{i + 1}" for i in range(4)},
@@ -242,6 +291,19 @@ RENAMED = {
     **{rf"{ROOT}{timm}\.": rf"\1{BACKBONE}{ours}." for ours, timm in PARTS.items()},
     **{rf"(stages\.\d\.layers\.\d+)\.{timm}\.": rf"\1.{ours}." for ours, timm in LAYERS.items()},
     r"\.o_proj\.": ".out_proj.",
+    r"^bbox_attention\.([qk])_proj\.": r"bbox_attention.\1_linear.",
+    **{rf"^mask_head\.conv{i}\.conv\.": f"mask_head.lay{i}." for i in (1, 2)},
+    **{rf"^mask_head\.conv{i}\.norm\.": f"mask_head.gn{i}." for i in (1, 2)},
+    **{
+        rf"^mask_head\.fpn_stages\.{i}\.{theirs}\.": f"mask_head.{old}{number}."
+        for i in range(REFINED)
+        for theirs, old, number in (
+            ("fpn_adapter", "adapter", i + 1),
+            (r"refine\.conv", "lay", i + 3),
+            (r"refine\.norm", "gn", i + 3),
+        )
+    },
+    r"^mask_head\.output_conv\.": "mask_head.out_lay.",
     r"(layers\.\d+)\.mlp\.(fc\d)\.": r"\1.\2.",
 }
 """Names of timm's backbones, and of transformers 5, which keeps others in files."""
@@ -253,6 +315,16 @@ FAMILIES = {
         architectures={
             "DetrForObjectDetection": Architecture(
                 read, detector, HEADS, uses=("object-detection",), inputs=INPUTS, layers=layers
+            ),
+            MASKS: Architecture(
+                read_masked,
+                segmenter,
+                (*under(HEADS, "", "detr."), *MASK_HEAD),
+                write_masked,
+                prefix=f"detr.{PREFIX}",
+                uses=("image-segmentation", "object-detection"),
+                inputs=INPUTS,
+                layers=layers,
             ),
             "DetrModel": Architecture(
                 read_headless,

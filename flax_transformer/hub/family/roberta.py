@@ -9,6 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import (
     ModelOutput,
+    causal_lm,
     encoder_classifier,
     encoder_lm,
     encoder_span,
@@ -17,7 +18,7 @@ from flax_transformer.hub.call import (
 )
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.head import classifier, decoder_lm, masked_lm
 from flax_transformer.hub.inputs import TYPES_FIRST, Inputs
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import TensorRow, linear, norm
@@ -75,10 +76,13 @@ def _counted(call: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
     return counted
 
 
-MASKED = (
+OUT = (
     *linear("dense", "lm_head.dense"),
     *norm("norm", "lm_head.layer_norm"),
     TensorRow(("output_bias",), "lm_head.bias"),
+)
+MASKED = (
+    *OUT,
     TensorRow(("head.token.embedding",), "lm_head.decoder.weight"),
     TensorRow(("head.output_bias",), "lm_head.decoder.bias"),
 )
@@ -121,7 +125,12 @@ ARCHITECTURES = {
 FAMILIES = {
     kind: Family(
         model_type=kind,
-        architectures={f"{start}{name}": architecture for name, architecture in ARCHITECTURES.items()},
+        architectures={
+            **{f"{start}{name}": architecture for name, architecture in ARCHITECTURES.items()},
+            f"{start}ForCausalLM": decoder_lm(
+                CONFIGS[kind], OUT, _counted(causal_lm), dense="gelu", ignored=UNREAD[1:]
+            ),
+        },
         table=bert.TABLE,
         write=CONFIGS[kind].write,
         prefix="roberta.",

@@ -170,7 +170,7 @@ FAMILIES = {
             ),
             "SwinBackbone": backbone(
                 _filled, lambda config: len(config.depths), ignored=LARGER,
-                widths=lambda config: (config.first.embed, *(stage.block.embed for stage in config.stages)),
+                widths=lambda config: config.stage_widths,
             ),
         },
         table=TABLE,

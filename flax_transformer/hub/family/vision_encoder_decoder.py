@@ -48,8 +48,7 @@ def _encoders() -> dict[str, tuple[Family, Architecture]]:
 
 def _encoder(architecture: Architecture, fields: Fields) -> Any:
     """Read the config of an encoder without what stands on it."""
-    config = architecture.config(fields)
-    return getattr(config, architecture.at.rstrip(".")) if architecture.at else config
+    return architecture.backbone_of(architecture.config(fields))
 
 
 def read(fields: Fields) -> Seq2SeqConfig:

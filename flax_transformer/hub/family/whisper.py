@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.hub.audio_call import audio_classifier
-from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
+from flax_transformer.hub.call import causal_lm, seq2seq_lm, seq2seq_model
 from flax_transformer.hub.check import check_frames
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
@@ -12,10 +12,12 @@ from flax_transformer.hub.inputs import AUDIO, AUDIO_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import BOTH, SELF, side
 from flax_transformer.hub.table import Table, conv, embedding, linear, norm, parameter
+from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.multimodal.vision_encoder_decoder import words_of
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.speech.whisper import WhisperEncoderConfig, whisper_tiny
-from flax_transformer.nn import with_fields
+from flax_transformer.nn import TrunkConfig, with_fields
 
 
 def _tokens(config: Seq2SeqConfig) -> dict[str, int]:
@@ -53,17 +55,27 @@ CONFIG = ConfigTable(
 read = CONFIG.read
 
 
-def write(config: Seq2SeqConfig | WhisperEncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of both sides, or of an encoder beside a decoder as wide that nobody runs."""
-    if isinstance(config, WhisperEncoderConfig):
-        attention, inner = config.block.attention, config.block.feedforward
-        alike = with_fields(
-            CONFIG.like, embed=config.block.embed, heads=attention.heads, init_std=config.front.init_std,
-            attention_dropout=attention.attention_dropout, activation=inner.activation,
-            activation_dropout=inner.activation_dropout,
-        )  # fmt: skip
-        config = replace(alike, encoder=config)
-    return CONFIG.write(config)
+def read_words(fields: Fields) -> CausalConfig:
+    """Make the config of the decoder alone, which looks at no recording."""
+    return words_of(read(fields))
+
+
+def write(config: Seq2SeqConfig | WhisperEncoderConfig | CausalConfig) -> dict[str, Any]:
+    """Make config.json's fields of both sides, or of one beside another as wide that nobody runs."""
+    if isinstance(config, Seq2SeqConfig):
+        return CONFIG.write(config)
+    attention, inner = config.block.attention, config.block.feedforward
+    words = isinstance(config, CausalConfig)
+    alike = with_fields(
+        CONFIG.like, embed=config.block.embed, heads=attention.heads,
+        init_std=(config.embedding if words else config.front).init_std,
+        attention_dropout=attention.attention_dropout, activation=inner.activation,
+        activation_dropout=inner.activation_dropout,
+    )  # fmt: skip
+    if not words:
+        return CONFIG.write(replace(alike, encoder=config))
+    decoder = TrunkConfig(block=replace(config.block, cross=attention), depth=config.depth)
+    return CONFIG.write(replace(alike, embedding=config.embedding, decoder=decoder))
 
 
 def _classifier(fields: Fields) -> ClassifierConfig:
@@ -86,7 +98,10 @@ def _encoder(ours: str) -> Table:
 
 TABLE = (
     *_encoder("encoder."),
-    *_encoder(""),  # the encoder alone is another model of ours
+    # Either side alone is another model of ours.
+    *(replace(row, given="front.conv1.kernel") for row in _encoder("")),
+    *(replace(row, unless="front.conv1.kernel") for row in side("trunk", "decoder", SELF)),
+    *(replace(row, unless="front.conv1.kernel") for row in norm("trunk.norm", "decoder.layer_norm")),
     *embedding("embedding.token", "decoder.embed_tokens"),
     *embedding("embedding.position", "decoder.embed_positions"),
     *side("decoder", "decoder", BOTH),
@@ -102,6 +117,10 @@ FAMILIES = {
             "WhisperForConditionalGeneration": Architecture(read, seq2seq_lm,
                 uses=("text2text-generation",), **BOTH_SIDES),
             "WhisperModel": Architecture(read, seq2seq_model, base=True, uses=("feature-extraction",), **BOTH_SIDES),
+            "WhisperForCausalLM": Architecture(
+                read_words, causal_lm, (), lambda config: {"is_encoder_decoder": False}, uses=("text-generation",),
+                ignored=(r"^(model\.)?encoder\.", r"\.encoder_attn(_layer_norm)?\."),
+            ),
             "WhisperForAudioClassification": Architecture(
                 _classifier, audio_classifier, HEAD, lambda config: {"classifier_proj_size": config.head.dense_width},
                 at="backbone.", base=True, ignored=(r"^(model\.)?decoder\.", r"^proj_out\."), uses=("classification",),

@@ -181,6 +181,9 @@ KINDS = {
     "DeiT": ImageProcessorType(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | _CROP | {"size": 256}),
     "Pvt": ImageProcessorType(_EVERY | _IMAGENET | _BICUBIC | _IN_A_SQUARE | {"size": 224}),
     "Beit": ImageProcessorType(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | {"size": 224, "crop_size": 224}, batch=None),
+    "Segformer": ImageProcessorType(
+        _EVERY | _IMAGENET | _BILINEAR | _IN_A_SQUARE | {"size": 512}, (RESIZE, RESCALE, NORMALIZE), None
+    ),
     "ImageGPT": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 256, "do_color_quantize": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_color_quantize", _quantize),
@@ -217,8 +220,8 @@ FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
     "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "siglip": "Siglip", "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE",
-    "timesformer": "VideoMAE",
+    "upernet": "Segformer", "siglip": "Siglip", "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit",
+    "videomae": "VideoMAE", "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

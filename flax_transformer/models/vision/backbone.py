@@ -17,6 +17,7 @@ from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Precision, make_norm
+from flax_transformer.nn.batch_norm import Normalise, by_running
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.order import Part
@@ -38,6 +39,8 @@ class BackboneConfig:
     """Whether the norm at the end of the network's stack is applied to every map."""
     grids: bool = True
     """Whether patches are given as grids, without tokens; else as they are."""
+    neck: Any = None
+    """Config of what makes other maps of these, as a `FourSizesConfig`; None: they are given as they are."""
     precision: Precision = Precision()
     """Types of the norms."""
 
@@ -48,6 +51,8 @@ class BackboneConfig:
             raise ValueError(f"stages must be numbers from 0, in order and each once, got {self.stages}")
         if self.widths and len(self.widths) != len(self.stages):
             raise ValueError(f"each map needs a width, got {self.widths} of stages {self.stages}")
+        if self.neck is not None and not self.grids:
+            raise ValueError("a neck is of maps that are grids, got grids=False")
 
     def build(self, rngs: nnx.Rngs) -> "Backbone":
         """Make the model."""
@@ -61,8 +66,8 @@ class Backbone(Module):
 
     @property
     def layer_order(self) -> tuple[Any, ...]:
-        """The network, and norms on top."""
-        return Part("backbone"), *(f"norm{stage}" for stage in self.cfg.stages)
+        """The network, norms on top, and what makes other maps of them."""
+        return Part("backbone"), *(f"norm{stage}" for stage in self.cfg.stages), "neck"
 
     @classmethod
     def example_batch(cls, config: BackboneConfig, rows: int, length: int | None = None) -> dict[str, Any]:
@@ -80,6 +85,8 @@ class Backbone(Module):
         for stage, width in zip(cfg.stages, cfg.widths, strict=False):
             norm = make_norm("layer", width, eps=cfg.norm_eps, precision=cfg.precision, rngs=rngs)
             setattr(self, f"norm{stage}", norm)
+        if cfg.neck is not None:
+            self.neck = cfg.neck.build(rngs)
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
@@ -89,11 +96,27 @@ class Backbone(Module):
         Raises:
           ValueError: a stage that the network has not.
         """
+        return self.maps(images, by_running, key=key)[0]
+
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "..."], ...]:
+        """Compute the feature maps from the inputs of a batch; arguments as in a call."""
+        return self(images, key=key)
+
+    def maps(
+        self, images: Float[Array, "*B H W C"], by: Normalise, *, key: PRNGKeyArray | None = None
+    ) -> tuple[tuple[Float[Array, "..."], ...], dict[str, Any]]:
+        """Return these and new statistics, by what the batch norms of the neck are to do; those of the network stay."""
         cfg = self.cfg
         states = [checkpoint_name(each, "stage_states") for each in self.backbone.stage_states(images, key=key)]
         if cfg.stages[-1] >= len(states):
             raise ValueError(f"stages must be below {len(states)}, got {cfg.stages}")
-        return tuple(self._map(stage, states[stage], images) for stage in cfg.stages)
+        maps = tuple(self._map(stage, states[stage], images) for stage in cfg.stages)
+        if cfg.neck is None:
+            return maps, {}
+        maps, statistics = self.neck(maps, by)
+        return maps, {"neck": statistics}
 
     def _map(self, stage: int, x: Array, images: Array) -> Array:
         x = getattr(self, f"norm{stage}")(x) if self.cfg.widths else x

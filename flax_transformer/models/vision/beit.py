@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -22,8 +22,6 @@ from flax_transformer.nn import (
     Precision,
     transformer_block,
 )
-from flax_transformer.ops import Mask
-from flax_transformer.ops.split_keys import split_keys
 
 
 @frozen
@@ -58,23 +56,10 @@ class Beit(ViT):
         if cfg.shared is not None:
             self.shared = cfg.shared.build(rngs)
 
-    def __call__(
-        self,
-        images: Float[Array, "*B H W C"],
-        *,
-        masked: Bool[Array, "*#B P"] | None = None,
-        mask: Mask | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Encode images of any size; biases for distances are stretched to another than that of training.
-
-        Arguments and errors as `ViT`'s.
-        """
-        keys = split_keys(key)
-        x = self.embed(images, masked=masked, key=keys[0])
+    def given(self, images: Float[Array, "*B H W C"]) -> dict[str, Any]:
+        """Return the grid of patches, and biases for distances, stretched to another grid than that of training."""
         grid = Grid(*self.cfg.patches.grid_of(*images.shape[-3:-1]))
-        given = {} if self.cfg.shared is None else {"bias": self.shared.resampled(grid)}
-        return self.trunk(x, mask=mask, key=keys[1], grid=grid, **given)
+        return {"grid": grid} if self.cfg.shared is None else {"grid": grid, "bias": self.shared.resampled(grid)}
 
 
 def _beit(size: str, classes: int, image: int, layer_scale: float, precision: Precision) -> ClassifierConfig:

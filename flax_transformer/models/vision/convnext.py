@@ -4,7 +4,6 @@ Axes: B batch, H W height and width in pixels, C channels, I J height and width 
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -33,7 +32,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
 from flax_transformer.ops import Mask, activation
-from flax_transformer.ops.capture import capture
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
 
@@ -84,6 +82,11 @@ class ConvNextConfig:
         """D, the width of the hidden states."""
         return self.widths[-1]
 
+    @property
+    def stage_widths(self) -> tuple[int, ...]:
+        """Widths of `stage_states`."""
+        return self.widths[0], *self.widths
+
     def block(self, width: int) -> "ConvNextBlockConfig":
         """Return the config of the blocks of one width."""
         return ConvNextBlockConfig(
@@ -132,25 +135,24 @@ class ConvNext(ReadsImages, Module):
         Raises:
           ValueError: shapes that do not fit.
         """
-        cfg, depths = self.cfg, self.cfg.depths
-        check_images(images, cfg.channels)
-        keys = split_keys(key, len(depths))
-        rates = jnp.linspace(0, cfg.drop_path, sum(depths)) if cfg.drop_path and key is not None else None
-        x = self.norm(self.patches(images))
-        for i, depth in enumerate(depths):
-            x = checkpoint_name(x, "hidden_states")
-            x = getattr(self, f"merge{i + 1}")(x) if i else x
-            shape, grid = x.shape, Grid(*x.shape[-3:-1])
-            given = {} if rates is None else {"drop_path": PerLayer(rates[sum(depths[:i]) :][:depth])}
-            x = getattr(self, f"stage{i + 1}")(_places(x), grid=grid, key=keys[i], **given).reshape(shape)
-        return x
+        return self.stage_states(images, key=key)[-1]
 
     def stage_states(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> list[Float[Array, "*B I J D"]]:
-        """Return what every stage is given, and what the last gives."""
-        last, given = capture(partial(self.feature_map, key=key), "hidden_states")(images)
-        return [*given, last]
+        """Return what every stage is given, and what the last gives; arguments and errors as of `feature_map`."""
+        cfg, depths = self.cfg, self.cfg.depths
+        check_images(images, cfg.channels)
+        keys = split_keys(key, len(depths))
+        rates = jnp.linspace(0, cfg.drop_path, sum(depths)) if cfg.drop_path and key is not None else None
+        states = [self.norm(self.patches(images))]
+        for i, depth in enumerate(depths):
+            states[i] = x = checkpoint_name(states[i], "hidden_states")
+            x = getattr(self, f"merge{i + 1}")(x) if i else x
+            shape, grid = x.shape, Grid(*x.shape[-3:-1])
+            given = {} if rates is None else {"drop_path": PerLayer(rates[sum(depths[:i]) :][:depth])}
+            states.append(getattr(self, f"stage{i + 1}")(_places(x), grid=grid, key=keys[i], **given).reshape(shape))
+        return states
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None

@@ -21,7 +21,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import ConvConfig, Precision
-from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise, by_batch, by_running
+from flax_transformer.nn.batch_norm import BatchNorm, ConvNorm, FrozenBatchNorm, Normalise, by_batch, by_running
 from flax_transformer.nn.check import check_images
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
@@ -89,6 +89,11 @@ class ResNetConfig:
         return self.widths[-1]
 
     @property
+    def stage_widths(self) -> tuple[int, ...]:
+        """Widths of `stage_states`."""
+        return self.stem, *self.widths
+
+    @property
     def stride(self) -> int:
         """Rows, and columns, of pixels for each of the last feature map."""
         return (1 if self.small else 4) * math.prod(stride for stride, _ in self.steps)
@@ -120,7 +125,7 @@ class ResNet(ReadsImages, Module):
     def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         window, stride = (3, 1) if cfg.small else (7, 2)
-        self.stem = ConvNorm(cfg, cfg.channels, cfg.stem, window, stride, rngs=rngs)
+        self.stem = _conv_norm(cfg, cfg.channels, cfg.stem, window, stride, rngs=rngs)
         channels = (cfg.stem, *cfg.widths)
         for i, (depth, step) in enumerate(zip(cfg.depths, cfg.steps, strict=True)):
             setattr(self, f"stage{i + 1}", Stage(cfg, channels[i], channels[i + 1], depth, step, rngs=rngs))
@@ -200,24 +205,16 @@ class ResNet(ReadsImages, Module):
         return None
 
 
-class ConvNorm(Module):
-    """A convolution without bias and a batch norm."""
-
-    def __init__(
-        self, cfg: ResNetConfig, channels: int, features: int, window: int, stride: int = 1, dilation: int = 1, *,
-        rngs: nnx.Rngs,
-    ):  # fmt: skip
-        self.convolution = ConvConfig(
-            channels=channels, features=features, window=(window, window), stride=stride, dilation=dilation,
-            padding=dilation * (window // 2), bias=False, init_std=cfg.init_std, precision=cfg.precision,
-        ).build(rngs)  # fmt: skip
-        kind = FrozenBatchNorm if cfg.frozen else BatchNorm
-        self.norm = kind(features, decay=cfg.norm_decay, eps=cfg.norm_eps)
-
-    def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
-        """Convolve and normalise."""
-        y, statistics = by(self.norm, self.convolution(x))
-        return y, {"norm": statistics}
+def _conv_norm(
+    cfg: ResNetConfig, channels: int, features: int, window: int, stride: int = 1, dilation: int = 1, *,
+    rngs: nnx.Rngs,
+) -> ConvNorm:  # fmt: skip
+    convolution = ConvConfig(
+        channels=channels, features=features, window=(window, window), stride=stride, dilation=dilation,
+        padding=dilation * (window // 2), bias=False, init_std=cfg.init_std, precision=cfg.precision,
+    )  # fmt: skip
+    kind = FrozenBatchNorm if cfg.frozen else BatchNorm
+    return ConvNorm(convolution, kind(features, decay=cfg.norm_decay, eps=cfg.norm_eps), rngs=rngs)
 
 
 class ResNetBlock(Module):
@@ -228,7 +225,7 @@ class ResNetBlock(Module):
         rngs: nnx.Rngs,
     ):  # fmt: skip
         self.cfg = cfg
-        make = partial(ConvNorm, cfg, rngs=rngs)
+        make = partial(_conv_norm, cfg, rngs=rngs)
         if cfg.block == "basic":
             self.first = make(channels, features, 3, stride, dilations[0])
             self.second = make(features, features, 3, 1, dilations[1])

@@ -90,6 +90,8 @@ class SwinConfig:
     """Of patches, beside the biases for distances."""
     mask_token: bool = False
     """Whether there is a learned vector for patches that are masked."""
+    end_norm: bool = True
+    """Whether there is a norm after the last stage, for which a network that gives feature maps alone has no use."""
     dropout: float = 0.0
     """After positions are added."""
     drop_path: float = 0.0
@@ -129,6 +131,11 @@ class SwinConfig:
         """The blocks of the last stage, whose width hidden states have."""
         return self.stages[-1].block
 
+    @property
+    def stage_widths(self) -> tuple[int, ...]:
+        """Widths of `stage_states`."""
+        return self.first.embed, *(stage.block.embed for stage in self.stages)
+
     def build(self, rngs: nnx.Rngs) -> "Swin":
         """Make the encoder."""
         return Swin(self, rngs=rngs)
@@ -159,7 +166,8 @@ class Swin(ReadsImages, Module):
             setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
         self.stages = nnx.List([Trunk(stage, rngs=rngs) for stage in cfg.stages])
         self.merges = nnx.List([PatchMerging(stage.block.feedforward, rngs=rngs) for stage in cfg.stages[:-1]])
-        self.norm = cfg.block.residual.make_norm(rngs)
+        if cfg.end_norm:
+            self.norm = cfg.block.residual.make_norm(rngs)
 
     def embed(
         self,
@@ -265,7 +273,8 @@ class Swin(ReadsImages, Module):
         """
         if mask is not None:
             raise ValueError(f"windows see all that is in them, got a mask {mask}")
-        return self.norm(self.features(images, masked=masked, key=key)[-1][0])
+        x = self.features(images, masked=masked, key=key)[-1][0]
+        return self.norm(x) if self.cfg.end_norm else x
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Return which positions of the output are padding: images have none."""

@@ -7,8 +7,6 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens a
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import jax
@@ -26,7 +24,6 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
-from flax_transformer.ops.capture import capture_all
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
@@ -179,7 +176,12 @@ class ViT(ReadsImages, Module):
           ValueError: as `embed`.
         """
         keys = split_keys(key)
-        return self.trunk(self.embed(images, masked=masked, key=keys[0]), mask=mask, key=keys[1])
+        x = self.embed(images, masked=masked, key=keys[0])
+        return self.trunk(x, mask=mask, key=keys[1], **self.given(images))
+
+    def given(self, images: Float[Array, "*B H W C"]) -> dict[str, Any]:
+        """Return what blocks are given besides, of images of this size."""
+        return {}
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Return which positions of the output are padding: images have none."""
@@ -199,9 +201,9 @@ class ViT(ReadsImages, Module):
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> list[Float[Array, "*B T D"]]:
         """Return what every layer is given, and what the last gives, before the norm at the end."""
-        run = partial(self.hidden_states, key=key)
-        seen = capture_all(run, ("hidden_states", "trunk_output").__contains__)(images)[1]
-        return [*chain(*seen["hidden_states"]), seen["trunk_output"][-1]]
+        keys = split_keys(key)
+        x = self.embed(images, key=keys[0])
+        return [x, *self.trunk.states(x, key=keys[1], **self.given(images))]
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches."""

@@ -1,0 +1,108 @@
+"""What a segmenter found, as maps of the classes or of the objects of pixels, as `transformers` gives them.
+
+Axes: B images, E classes, Q queries, M objects, I J height and width of the grid, H W those of an image in pixels.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flax_transformer.ops import bilinear, resample
+
+
+def post_process_semantic_segmentation(
+    logits: Float[Array | np.ndarray, "B E I J"], sizes: Sequence[tuple[int, int]] | None = None
+) -> list[Int[np.ndarray, "..."]]:
+    """Return the class of every pixel of each image, [H, W]: that of the largest score, bilinear between places.
+
+    Args:
+      sizes: height and width of each image; without them the maps are as large as the grid.
+
+    Raises:
+      ValueError: other sizes than images.
+
+    >>> post_process_semantic_segmentation(np.array([[[[3.0, 0.0]], [[0.0, 1.0]]]]), [(1, 4)])[0].tolist()
+    [[0, 0, 0, 1]]
+    """
+    logits = jnp.moveaxis(jnp.asarray(logits), 1, -1)
+    if sizes is None:
+        return [*np.asarray(logits.argmax(-1))]
+    if len(sizes) != len(logits):
+        raise ValueError(f"there must be one size for each image, got {len(sizes)} for {len(logits)}")
+    return [np.asarray(_classes(each, size=tuple(size))) for each, size in zip(logits, sizes, strict=True)]
+
+
+def post_process_panoptic_segmentation(
+    logits: Float[Array | np.ndarray, "B Q E"], masks: Float[Array | np.ndarray, "B Q I J"],
+    sizes: Sequence[tuple[int, int]] | None = None, *,
+    threshold: float = 0.5, mask_threshold: float = 0.5, overlap: float = 0.8, fused: Collection[int] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return which object each pixel of an image is of, that of the surest mask (Carion et al. 2020, §4.4).
+
+    Args:
+      logits: of the classes of DETR's queries, the last of which is no object.
+      masks: logits of their masks.
+      sizes: height and width of each image; without them the maps are as large as the masks.
+      threshold: probability above which a query counts as an object, from 0 to 1.
+      mask_threshold: from which on a place is of its mask.
+      overlap: share of its mask that an object must have for its own, or it is left out.
+      fused: classes of which an image has one object at most, as sky.
+
+    Returns:
+      For each image `segmentation` [H, W], numbers of objects from 1 on, and 0 where there is none, or −1 everywhere
+      where no query is an object; and `segments_info`, a list of `id`, `label_id`, `was_fused` and `score`.
+
+    Raises:
+      ValueError: other sizes than images.
+    """
+    logits, masks = np.asarray(logits, np.float32), jnp.asarray(masks)
+    if sizes is not None and len(sizes) != len(logits):
+        raise ValueError(f"there must be one size for each image, got {len(sizes)} for {len(logits)}")
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    labels, scores = probabilities.argmax(-1), probabilities.max(-1)
+    found = []
+    for i, each in enumerate(masks):
+        size = each.shape[1:] if sizes is None else tuple(sizes[i])
+        kept = (labels[i] != logits.shape[-1] - 1) & (scores[i] > threshold)
+        if not kept.any():
+            found.append({"segmentation": np.full(size, -1), "segments_info": []})
+            continue
+        shares = np.array(_probabilities(each[kept], size=size)) * scores[i][kept][:, None, None]
+        found.append(_objects(shares, labels[i][kept], scores[i][kept], (mask_threshold, overlap), fused))
+    return found
+
+
+def _objects(
+    shares: Float[np.ndarray, "M H W"], labels: Int[np.ndarray, " M"], scores: Float[np.ndarray, " M"],
+    least: tuple[float, float], fused: Collection[int],
+) -> dict[str, Any]:  # fmt: skip
+    """Number the objects that are seen; one that is fused has the number of the first of its class."""
+    surest = shares.argmax(0)
+    segmentation, segments, known, number = np.zeros(surest.shape, np.int32), [], {}, 0
+    for k, label in enumerate(labels.tolist()):
+        own, whole = surest == k, (shares[k] >= least[0]).sum()
+        if not own.any() or not whole or not own.sum() / whole > least[1]:
+            continue
+        number = known.get(label, number + 1)
+        segmentation[own] = number
+        was_fused, score = label in fused, round(float(scores[k]), 6)
+        segments.append({"id": number, "label_id": label, "was_fused": was_fused, "score": score})
+        if was_fused:
+            known[label] = number
+    return {"segmentation": segmentation, "segments_info": segments}
+
+
+@partial(jax.jit, static_argnames="size")
+def _probabilities(masks: Float[Array, "M I J"], *, size: tuple[int, int]) -> Float[Array, "M H W"]:
+    places = jnp.moveaxis(jax.nn.sigmoid(masks), 0, -1)
+    return jnp.moveaxis(resample(places, size, kernel=bilinear), -1, 0)
+
+
+@partial(jax.jit, static_argnames="size")
+def _classes(logits: Float[Array, "I J E"], *, size: tuple[int, int]) -> Int[Array, "H W"]:
+    return resample(logits, size, kernel=bilinear).argmax(-1)
