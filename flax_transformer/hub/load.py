@@ -28,7 +28,7 @@ from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
-from flax_transformer.hub.quantized.model import load_quantized, quantized_kernels, turned, whole
+from flax_transformer.hub.quantized.model import load_quantized, plain, quantized_kernels, turned, whole
 from flax_transformer.hub.quantized.read import read_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family, read_as
@@ -124,7 +124,8 @@ def _filled(
     fields, lenient = _asked(stated, lenient, adapters)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored = merge_adapters(_read_whole(fields, open_tensors(folder) | beside, folder, dtype), adapters)
+    stored = _read_whole(fields, open_tensors(folder) | beside, folder, dtype)
+    stored = merge_adapters(stored, adapters, family.table + architecture.head, renamer(family.renamed))
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
@@ -147,6 +148,23 @@ def _filled(
     if named in (stated.get("architectures") or ()):
         unused = Unused.of(named, left.tensors, left.copies, dtype)
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder), unused)
+
+
+def new_tensors(path_or_id: str | os.PathLike, pretrained: Pretrained) -> tuple[str, ...]:
+    """Name the tensors of a head that a folder or hub id has not in their shape, as the head was initialised."""
+    from flax_transformer.hub.convert import is_orbax
+
+    folder = find_folder(path_or_id)
+    if is_orbax(folder):
+        return ()
+    stated, folder, beside, _ = _opened(folder)
+    family, architecture = pretrained.family, pretrained.architecture
+    entries = resolve(family.rows(architecture), plain(pretrained.model))
+    stored = _read_whole(stated, open_tensors(folder) | beside, folder, None)
+    found = _matched(stored, entries, family, architecture, Lenient())[0]
+    head = [entry for entry in entries if entry.row in architecture.head]
+    shapes = {name: entry.shape for entry in head for name in entry.names}
+    return tuple(name for name, shape in shapes.items() if name not in found or found[name].shape != shape)
 
 
 def _asked(stated: Fields, lenient: Lenient, adapters: Sequence[Adapter]) -> tuple[Fields, Lenient]:

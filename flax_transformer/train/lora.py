@@ -3,9 +3,7 @@
 Axes: r rank, L layers; a kernel's other axes are its inputs and outputs, e.g. [L, D, N, H] for queries.
 """
 
-import json
 import math
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
@@ -172,35 +169,3 @@ def _adapted(carry: Carry, merged: Callable[[Adapted], Any]) -> Carry:
         trained=lambda model: replace(model, base=carry.trained(model.base)),
         whole=alone if carry.whole is alone else lambda model, carried: carry.whole(merged(model), carried),
     )
-
-
-def save_lora(lora: Lora, path: str | os.PathLike) -> None:
-    """Write the factors to a safetensors file, `PATH.a` and `PATH.b` for each kernel, float32."""
-    from safetensors.flax import save
-
-    arrays = {f"{name}.{which}": getattr(pair, which) for name, pair in lora.items() for which in ("a", "b")}
-    scales = json.dumps({name: pair.scale for name, pair in lora.items()})
-    write_file(path, save(arrays, {"format": "flax_transformer.lora", "scales": scales}))
-
-
-def load_lora(path: str | os.PathLike) -> Lora:
-    """Read what `save_lora` wrote.
-
-    Raises:
-      ValueError: naming the file, when it is damaged or holds something else.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="flax") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != "flax_transformer.lora":
-                raise ValueError(f"{path} holds no low-rank factors written by save_lora")
-            scales = dict(json.loads(metadata["scales"]))
-
-            def pair(name):
-                return (file.get_tensor(f"{name}.a"), file.get_tensor(f"{name}.b"))
-
-            return {name: LowRank(*pair(name), float(scale)) for name, scale in scales.items()}
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error

@@ -160,7 +160,13 @@ def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_
     trained = train(adapted, tmp_path / "lora")
     merged = jax.jit(merge_lora)(trained.base, trained.lora)
     assert "% of the model's" in capsys.readouterr().out
-    assert (tmp_path / "lora" / "lora.safetensors").is_file()
+    base = hub.load(folder / "export")
+    factors = hub.load_adapter(tmp_path / "lora" / "adapter", base)
+    assert factors.keys() == trained.lora.keys()
+    jax.tree.map(np.testing.assert_array_equal, factors, trained.lora)
+    again = hub.load(tmp_path / "lora" / "adapter")
+    for one, other in zip(jax.tree.leaves(again.model), jax.tree.leaves(merged), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     loaded = hub.load(tmp_path / "lora" / "export")
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(loaded.model), jax.tree.leaves(merged))
     assert any(bool((a != b).any()) for a, b in zip(*map(jax.tree.leaves, (model, merged)), strict=True))
