@@ -2,6 +2,7 @@
 
 from flax_transformer.hub.adapter_factor import load_adapter as load_adapter
 from flax_transformer.hub.adapter_factor import save_adapter as save_adapter
+from flax_transformer.hub.adapter_target import find_targets as find_targets
 from flax_transformer.hub.call import ModelOutput as ModelOutput
 from flax_transformer.hub.load import Lenient as Lenient
 from flax_transformer.hub.load import load as load

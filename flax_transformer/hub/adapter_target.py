@@ -3,10 +3,11 @@
 Axes: I inputs and O outputs of a tensor of theirs, which may have several kernels of ours side by side.
 """
 
+import difflib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -19,9 +20,11 @@ from flax_transformer.hub.table import Layout, Shape
 from flax_transformer.hub.weights import Entry, renamer, resolve
 from flax_transformer.listing import listed
 from flax_transformer.parallel import path_name
+from flax_transformer.train.lora import LoraConfig
 from flax_transformer.train.parameter_axis import parameter_axes
 
 OUTPUT, TABLE = re.compile(r"(^|\.)head\.token\.embedding$"), re.compile(r"(^|\.)embedding\.token\.embedding$")
+ALL_LINEAR = "all-linear"
 ROUTED = re.compile(r"(^|\.)(experts|router)\.")
 
 
@@ -118,6 +121,58 @@ def targets_of(pretrained: Any) -> dict[str, Target]:
             modules = tuple(rename(each).removesuffix(".weight") for each in entry.names)
             found |= dict.fromkeys(entry.row.ours, Target(entry, modules, axes[path].inputs))
     return found
+
+
+def find_targets(config: LoraConfig, pretrained: Any) -> LoraConfig:
+    """Return a config whose pattern is of the kernels that PEFT would adapt by the same `target_modules`.
+
+    Queries, keys and values that are one module there have factors of the same rank each. Without `target_modules` the
+    config stays as it is.
+
+    Raises:
+      ValueError: a name of no module, or of some layers of a stack alone, or of modules that have no factors.
+    """
+    if not config.target_modules:
+        return config
+    targets, chosen = targets_of(pretrained), {}
+    for name in config.target_modules:
+        found = {path: each for path, each in targets.items() if _is_meant(name, each, pretrained)}
+        for target in found.values():
+            apart = [module for module in target.modules if name != ALL_LINEAR and not _ends(module, name)]
+            if apart:
+                raise ValueError(f"the layers of a stack are adapted together, {name} is not {listed(apart)}")
+        if not found:
+            raise _no_module(name, targets.values(), pretrained)
+        chosen |= found
+    return replace(config, pattern=f"^(?:{'|'.join(map(re.escape, chosen))})$", target_modules=())
+
+
+def _is_meant(name: str, target: Target, pretrained: Any) -> bool:
+    """Return whether a row has modules that a name means."""
+    if name != ALL_LINEAR:
+        return any(_ends(module, name) for module in target.modules)
+    texts = "classification" in pretrained.architecture.uses and pretrained.architecture.inputs.reads == ("text",)
+    head = texts and target.modules in (("classifier",), ("score",))
+    return not (target.is_table or target.is_output or head) and len(target.entry.shape) == 2
+
+
+def _ends(module: str, name: str) -> bool:
+    return module == name or module.endswith(f".{name}")
+
+
+def _no_module(name: str, targets: Iterable[Target], pretrained: Any) -> ValueError:
+    """Say why a name means no module that may have factors."""
+    others = [module for module in modules_of(pretrained).values() if _ends(module, name)]
+    if others:
+        return ValueError(
+            f"PEFT has factors of linear layers, convolutions and tables of tokens, each a module of transformers; "
+            f"{name} is {listed(dict.fromkeys(others))}"
+        )
+    known = dict.fromkeys(module.rpartition(".")[2] for target in targets for module in target.modules)
+    nearest = difflib.get_close_matches(name, known, len(known), 0.0)
+    return ValueError(
+        f"target_modules must name modules of the checkpoint, got {name!r:.60}, there are {listed(nearest)}"
+    )
 
 
 def modules_of(pretrained: Any) -> dict[str, str]:

@@ -197,7 +197,8 @@ class _Run:
             if recipe.quantization.weights is not None and not quantized_kernels(model):
                 model = quantize_model(model, recipe.quantization)
             before = evaluate(objective, model, self.opened.validation())
-            model = Adapted(model, init_lora(plain(model), recipe.lora, jax.random.key(recipe.train.seed)))
+            config, key = hub.find_targets(recipe.lora, self.known), jax.random.key(recipe.train.seed)
+            model = Adapted(model, init_lora(plain(model), config, key))
             objective = on_model(adapt(objective), _with_whole_base)
             trained, whole = parameter_count(model.lora), parameter_count(model.base)
             print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)

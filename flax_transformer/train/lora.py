@@ -31,6 +31,9 @@ class LoraConfig:
     """The change is multiplied by alpha / rank."""
     pattern: str = r"(query|value)\.kernel$"
     """Kernels and embeddings whose path matches are adapted."""
+    target_modules: tuple[str, ...] = ()
+    """In place of `pattern`: modules of a checkpoint by their names in `transformers`, as PEFT takes them, whole or
+    their last parts, or "all-linear"; `hub.find_targets` says which kernels these are."""
 
     def __post_init__(self):
         if self.rank < 1:
@@ -38,6 +41,8 @@ class LoraConfig:
         if self.alpha <= 0:
             raise ValueError(f"alpha must be positive, got {self.alpha}")
         check_pattern("pattern", self.pattern)
+        if not isinstance(self.target_modules, tuple) or not all(isinstance(each, str) for each in self.target_modules):
+            raise ValueError(f"target_modules must be a tuple of names, got {self.target_modules!r:.60}")
 
 
 @jax.tree_util.register_dataclass
@@ -84,8 +89,14 @@ def init_lora(model: Any, config: LoraConfig, key: PRNGKeyArray) -> Lora:
       model: arrays or abstract ones.
 
     Raises:
-      ValueError: when the pattern matches no parameter, or one that is no kernel or embedding.
+      ValueError: when the pattern matches no parameter, or one that is no kernel or embedding, and for names of
+        modules, which are of a checkpoint.
     """
+    if config.target_modules:
+        raise ValueError(
+            "target_modules are of a checkpoint: hub.find_targets(config, pretrained) gives the pattern of their "
+            f"kernels, got {config.target_modules}"
+        )
     chosen = {name: leaf for name, leaf in _leaves(model).items() if re.search(config.pattern, name)}
     if not chosen:
         raise ValueError(f"the pattern must match a kernel, got {config.pattern!r}")

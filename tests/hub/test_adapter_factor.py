@@ -138,3 +138,32 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
         save_file(tensors, tmp_path / WEIGHTS, {RANKS: said})
         with pytest.raises(ValueError, match=message):
             hub.load_adapter(tmp_path, plain)
+
+
+@pytest.mark.parametrize(
+    ("family", "names", "paths"),
+    [
+        ("llama", ("q_proj", "mlp.up_proj"), {"attention.query", "feedforward.up"}),
+        ("gpt2", ("attn.c_attn",), {"attention.query", "attention.key", "attention.value"}),
+        ("vit", ("o_proj",), {"attention.out"}),
+    ],
+)
+def test_kernels_are_found_by_the_names_of_modules(family, names, paths):
+    plain = hub.load(GOLDEN / family)
+    config = hub.find_targets(LoraConfig(rank=2, target_modules=names), plain)
+    lora = init_lora(plain.model, config, jax.random.key(0))
+    assert {path.rpartition("blocks.")[2] for path in lora} == {f"{path}.kernel" for path in paths}
+    assert hub.find_targets(LoraConfig(), plain) == LoraConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("q_projs", "must name modules of the checkpoint, got 'q_projs', there are q_proj"),
+        ("0.self_attn.q_proj", r"layers of a stack are adapted together, 0\.self_attn\.q_proj is not model\.layers\.1"),
+        ("input_layernorm", r"input_layernorm is model\.layers\.0\.input_layernorm"),
+    ],
+)
+def test_names_of_no_such_modules_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        hub.find_targets(LoraConfig(target_modules=(name,)), hub.load(GOLDEN / "llama"))

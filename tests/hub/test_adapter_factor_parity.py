@@ -179,6 +179,27 @@ def test_factors_that_peft_trained_are_those_of_our_kernels(name, folders, tmp_p
     np.testing.assert_allclose(model(**given).logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "names", [("q_proj", "v_proj"), ("all-linear",), ("query", "output.dense"), ("c_attn", "mlp.c_proj")]
+)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "swin", "t5"])
+def test_target_modules_are_those_of_peft(name, names, folders, tmp_path):
+    base = BASES[name][0].from_pretrained(folders / name)
+    task = {"task_type": "SEQ_CLS"} if name == "bert" else {}
+    asked = "all-linear" if names == ("all-linear",) else list(names)
+    try:
+        wrapped = peft.get_peft_model(base, peft.LoraConfig(target_modules=asked, **task))
+    except ValueError:
+        with pytest.raises(ValueError, match="target_modules must name modules"):
+            hub.find_targets(LoraConfig(target_modules=names), hub.load(folders / name))
+        return
+    theirs = {key for key in peft.get_peft_model_state_dict(wrapped) if "lora" in key}
+    plain = hub.load(folders / name)
+    lora = init_lora(plain.model, hub.find_targets(LoraConfig(target_modules=names), plain), jax.random.key(0))
+    hub.save_adapter(lora, plain, tmp_path)
+    assert set(load_file(tmp_path / "adapter_model.safetensors")) == theirs
+
+
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
 
 

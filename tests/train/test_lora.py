@@ -229,6 +229,8 @@ def test_factors_that_do_not_fit_are_all_listed():
         ({"rank": 0}, "rank must be at least 1, got 0"),
         ({"alpha": 0.0}, "alpha must be positive, got 0"),
         ({"pattern": "("}, "regular expression"),
+        ({"target_modules": "q_proj"}, "target_modules must be a tuple of names, got 'q_proj'"),
+        ({"target_modules": ("q_proj",)}, r"target_modules are of a checkpoint: .* got \('q_proj',\)"),
         ({"pattern": "nothing"}, "must match a kernel, got 'nothing'"),
         ({"pattern": "up.bias"}, r"only kernels and embeddings .*up.bias of shape \(2, 32\)"),
     ],
