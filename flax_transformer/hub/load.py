@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.adapter import Adapter, base_of, fields_of, is_adapter, merge_adapters, open_adapter
+from flax_transformer.hub.adapter_choice import hold_adapters
 from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
@@ -79,7 +80,7 @@ def load(
     mesh: Mesh | None = None,
     revision: str | None = None,
     lenient: Lenient | None = None,
-    adapters: Sequence[str | os.PathLike] = (),
+    adapters: Sequence[str | os.PathLike] | Mapping[str, str | os.PathLike] = (),
     **theirs: Any,
 ) -> Pretrained:
     """Load a Hugging Face checkpoint from a folder or the hub, one of sentence-transformers, or an Orbax folder.
@@ -93,7 +94,8 @@ def load(
       revision: branch, tag or commit of a hub id.
       lenient: exceptions from "every tensor is there, in its shape, and no other".
       adapters: folders or hub ids of PEFT's adapters, LoRA or IA³, which are merged into the weights one after the
-        other. A folder of an adapter alone is loaded with the checkpoint that it names.
+        other. A folder of an adapter alone is loaded with the checkpoint that it names. By name they are not merged
+        but held beside the weights, low-rank ones of linear layers: see `hub.hold_adapters`.
       theirs: words of `transformers` that are understood are none; a sentence says what stands for each.
 
     Raises:
@@ -105,6 +107,9 @@ def load(
     _refuse_words(theirs)
     dtype = read_dtype(dtype)
     refuse_address(path_or_id)
+    if isinstance(adapters, Mapping):
+        whole = load(path_or_id, dtype=dtype, mesh=mesh, revision=revision, lenient=lenient)
+        return hold_adapters(whole, adapters)
     folder = find_folder(path_or_id, revision)
     if is_adapter(folder) and not (folder / CONFIG).is_file():
         base, revision = base_of(folder)
