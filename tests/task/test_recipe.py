@@ -154,10 +154,13 @@ def test_a_run_is_opened_by_what_its_folder_says(finished):
 def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_path, capsys):
     folder, model = finished
     adapted = language_model(
-        text, model=None, family="", init=str(folder / "export"), lora=LoraConfig(rank=2),
+        text, model=None, family="", init=str(folder / "export"),
+        lora=LoraConfig(rank=2, target_modules=("attn.c_attn", "c_fc")),
         optimizer=replace(CONSTANT, trainable=r"^lora\."),
     )  # fmt: skip
     trained = train(adapted, tmp_path / "lora")
+    layers = {path.removeprefix("trunk.blocks.").removesuffix(".kernel") for path in trained.lora}
+    assert layers == {"attention.query", "attention.key", "attention.value", "feedforward.up"}
     merged = jax.jit(merge_lora)(trained.base, trained.lora)
     assert "% of the model's" in capsys.readouterr().out
     base = hub.load(folder / "export")
