@@ -275,7 +275,7 @@ def _whole_tensors(
         return {}
     if unknown := [name for name in whole if name not in modules]:
         raise ValueError(f"the checkpoint has no tensor {listed(unknown)}")
-    entries = resolve(pretrained.family.rows(pretrained.architecture), pretrained.model)
+    entries = resolve(pretrained.family.rows(pretrained.architecture), plain(pretrained.model))
     own = [entry for entry in entries if {*entry.names} & {*whole}]
     paths = {path for entry in own for path in entry.row.ours}
     merged = merge_lora(pretrained.model, {path: pair for path, pair in lora.items() if path in paths})

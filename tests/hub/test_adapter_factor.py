@@ -95,6 +95,7 @@ def test_modules_are_named_by_their_last_parts_where_these_say_which():
     [
         ("bert", r"position\.embedding$", r"each a module of transformers; encoder\.embedding\.position\.embedding is"),
         ("mixtral", r"experts\.up\.kernel$", r"linear layers, convolutions and tables .*experts\.up\.kernel is none"),
+        ("convnext", r"blocks\.convolution\.kernel$", r"stage1\.blocks\.convolution\.kernel, .* is none"),
         ("gpt2", r"token\.embedding$", r"embedding\.token\.embedding is none"),
     ],
 )
