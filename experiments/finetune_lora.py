@@ -7,8 +7,8 @@
 
 The first command trains a model of Python's standard library (validation loss 1.632 a character, 3 minutes), the second
 teaches it Shakespeare by 7 % as many parameters, in a minute, on two CPU cores (2026-11-21). The factors alone
-are in `lora.safetensors` of the run's folder, the adapted model in `export`. On an accelerator `--model.compute
-bfloat16` computes in bfloat16, and `--model.remat full` saves memory.
+are in `adapter` of the run's folder, as `peft` opens them, the adapted model in `export`. On an accelerator
+`--model.compute bfloat16` computes in bfloat16, and `--model.remat full` saves memory.
 """
 
 from flax_transformer.data.text.plain import PlainText

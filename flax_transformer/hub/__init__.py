@@ -1,5 +1,9 @@
 """Hugging Face checkpoints in and out."""
 
+from flax_transformer.hub.adapter_choice import hold_adapters as hold_adapters
+from flax_transformer.hub.adapter_factor import load_adapter as load_adapter
+from flax_transformer.hub.adapter_factor import save_adapter as save_adapter
+from flax_transformer.hub.adapter_target import find_targets as find_targets
 from flax_transformer.hub.call import ModelOutput as ModelOutput
 from flax_transformer.hub.load import Lenient as Lenient
 from flax_transformer.hub.load import load as load

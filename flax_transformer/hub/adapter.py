@@ -6,7 +6,7 @@ has whole, as a new head or biases, replaces what the checkpoint has. Axes: r ra
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import Tensor, find_folder, open_file, read_json
 from flax_transformer.hub.registry import find_architecture, find_uses
+from flax_transformer.hub.table import Table
 from flax_transformer.listing import listed
 
 ADAPTER = "adapter_config.json"
@@ -91,6 +92,8 @@ def open_adapter(name: Any) -> Adapter:
 
 def _check_alphas(config: Mapping[str, Any], folder: Path) -> None:
     patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, Mapping):
+        raise ValueError(f"alpha_pattern must be a mapping, {folder / ADAPTER} has {patterns!r:.60}")
     if strange := [name for name in patterns if not re.fullmatch(r"[\w.]+", name)]:
         raise ValueError(f"alpha_pattern must name modules, {folder / ADAPTER} has {strange[0]!r:.60}")
     alphas = [config.get("lora_alpha", 8), *patterns.values()]
@@ -110,7 +113,7 @@ def fields_of(fields: Fields, adapters: Iterable[Adapter]) -> tuple[str | None, 
         able = [] if use is None else find_uses(fields.get("model_type"), use)
         if able and own not in able:
             own = able[0]
-        if _ties(fields, own) and any("lora_embedding_A" in key for key in adapter.tensors):
+        if ties(fields, own) and any("lora_embedding_A" in key for key in adapter.tensors):
             raise ValueError(
                 f"{adapter.folder} changes the table of tokens alone, which in this checkpoint is the output layer too "
                 "(tie_word_embeddings): it cannot be merged"
@@ -120,24 +123,30 @@ def fields_of(fields: Fields, adapters: Iterable[Adapter]) -> tuple[str | None, 
     return own, changes
 
 
-def _ties(fields: Fields, architecture: str | None) -> bool:
+def ties(fields: Fields, architecture: str | None) -> bool:
+    """Return whether the table of tokens is the output layer too."""
     if not fields.get("tie_word_embeddings", True) or architecture is None:
         return False
     return bool({"text-generation", "text2text-generation", "fill-mask"} & {*find_architecture(architecture)[1].uses})
 
 
-def merge_adapters(tensors: Mapping[str, Tensor], adapters: Iterable[Adapter]) -> dict[str, Tensor]:
+def merge_adapters(
+    tensors: Mapping[str, Tensor], adapters: Iterable[Adapter], table: Table, rename: Callable[[str], str]
+) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint with adapters merged into them, one after the other; nothing is read yet.
 
     Args:
       tensors: of the checkpoint, by name.
+      table: its rows, which say whose matrices are [I, O].
+      rename: from the name of a module's tensor in `transformers` to that in files.
 
     Raises:
       ValueError: an adapter of another model, or one that is not whole.
     """
     merged = dict(tensors)
+    turned = re.compile("|".join(rf"(^|\.){row.pattern}$" for row in table if row.turned) or r"(?!)")
     for adapter in adapters:
-        _merge(merged, adapter)
+        _merge(merged, adapter, turned, rename)
     return merged
 
 
@@ -147,7 +156,7 @@ class _Change:
 
     scale: float
     transposed: bool
-    """Whether the module's matrix is [I, O], where that cannot be seen by its shape."""
+    """Whether the module's matrix is [I, O]."""
     parts: Mapping[str, Tensor]
 
     def weight(self, old: np.ndarray) -> np.ndarray:
@@ -155,22 +164,16 @@ class _Change:
         part = {name: np.asarray(each.read(), np.float32) for name, each in self.parts.items()}
         if "ia3_l" in part:
             # [O, 1] or [1, I] of a matrix [O, I].
-            return old * (part["ia3_l"].T if self._turned(old, part["ia3_l"].shape) else part["ia3_l"])
+            return old * (part["ia3_l"].T if self.transposed else part["ia3_l"])
         if "lora_embedding_A" in part:
             return old + self.scale * (part["lora_embedding_B"] @ part["lora_embedding_A"]).T
         down, up = part["lora_A"], part["lora_B"]
         change = self.scale * np.tensordot(up.reshape(up.shape[0], -1), down, 1)
-        turned = change.ndim == 2 and self._turned(old, change.shape)
-        new = (old.T if turned else old) + change
+        new = (old.T if self.transposed else old) + change
         if "lora_magnitude_vector" in part:
             norms = np.sqrt(np.square(new).sum(axis=tuple(range(1, new.ndim)), keepdims=True))
             new = part["lora_magnitude_vector"].reshape(norms.shape) / norms * new
-        return new.T if turned else new
-
-    def _turned(self, old: np.ndarray, shape: tuple[int, ...]) -> bool:
-        """Return whether a matrix is [I, O], by its shape where that says it."""
-        fits = [all(b in (1, a) for a, b in zip(old.shape, each, strict=True)) for each in (shape, shape[::-1])]
-        return self.transposed if all(fits) else fits[1]
+        return new.T if self.transposed else new
 
     def bias(self, old: np.ndarray) -> np.ndarray:
         """Return the bias as changed: where outputs are scaled, it is too."""
@@ -178,12 +181,17 @@ class _Change:
         return old * scale.reshape(-1) if scale.size == old.size and scale.shape[0] == old.size else old
 
 
-def _merge(tensors: dict[str, Tensor], adapter: Adapter) -> None:
-    folder, parts = adapter.folder, {}
+def parts_of(adapter: Adapter) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    """Return what an adapter has for each module, by what it is, and the tensors that it has whole.
+
+    Raises:
+      ValueError: a module of which a part is missing, or factors with a bias.
+    """
+    folder, parts, whole = adapter.folder, {}, {}
     for name, tensor in adapter.tensors.items():
         name = name.removeprefix(ROOT).replace(".base_layer.", ".")
         if (found := FACTOR.match(name)) is None:
-            tensors[_found(tensors, name) or name] = tensor
+            whole[name] = tensor
         elif found["kind"] == "bias":
             raise ValueError(f"{folder}: factors with a bias of their own are not read, got {name}")
         else:
@@ -191,17 +199,30 @@ def _merge(tensors: dict[str, Tensor], adapter: Adapter) -> None:
     for module, own in parts.items():
         if {*own} - {"lora_magnitude_vector"} not in WHOLE:
             raise ValueError(f"{folder}: a module has both factors or a scale, {module} has {listed(own)}")
-        change = _Change(_scale(adapter.config, module, own), bool(adapter.config.get("fan_in_fan_out")), own)
-        name = _found(tensors, f"{module}.weight")
+    return parts, whole
+
+
+def _merge(tensors: dict[str, Tensor], adapter: Adapter, turned: re.Pattern[str], rename: Callable[[str], str]) -> None:
+    (parts, whole), folder = parts_of(adapter), adapter.folder
+    for name, tensor in whole.items():
+        tensors[find_name(tensors, name, rename) or rename(name)] = tensor
+    for module, own in parts.items():
+        name = find_name(tensors, f"{module}.weight", rename)
         if name is None:
-            raise ValueError(f"{folder} is an adapter of another model: the checkpoint has no {module}.weight")
+            raise another_model(adapter, module)
+        change = _Change(scale_of(adapter.config, module, own), bool(turned.search(name)), own)
         tensors[name] = _changed(tensors[name], change.weight, f"{folder}: {module}")
-        bias = _found(tensors, f"{module}.bias")
+        bias = find_name(tensors, f"{module}.bias", rename)
         if "ia3_l" in own and bias is not None:
             tensors[bias] = _changed(tensors[bias], change.bias, f"{folder}: {module}")
 
 
-def _scale(config: Mapping[str, Any], module: str, parts: Mapping[str, Tensor]) -> float:
+def another_model(adapter: Adapter, module: str) -> ValueError:
+    """Return what says that a checkpoint has not what an adapter changes."""
+    return ValueError(f"{adapter.folder} is an adapter of another model: the checkpoint has no {module}.weight")
+
+
+def scale_of(config: Mapping[str, Any], module: str, parts: Mapping[str, Tensor]) -> float:
     """Return α / r of a module, or α / √r; ranks are those of the factors."""
     down = parts.get("lora_A", parts.get("lora_embedding_A"))
     if down is None:
@@ -212,8 +233,17 @@ def _scale(config: Mapping[str, Any], module: str, parts: Mapping[str, Tensor]) 
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _found(tensors: Mapping[str, Tensor], name: str) -> str | None:
-    """Find a tensor whose name may have more or fewer modules in front, as a base model's and one with a head's."""
+def find_name(tensors: Collection[str], name: str, rename: Callable[[str], str]) -> str | None:
+    """Find a tensor whose name may have more or fewer modules in front, as a base model's and one with a head's.
+
+    Args:
+      tensors: names.
+      rename: as of `merge_adapters`.
+    """
+    return _found(tensors, name) or _found(tensors, rename(name))
+
+
+def _found(tensors: Collection[str], name: str) -> str | None:
     rest = name
     while rest:
         if rest in tensors:

@@ -158,6 +158,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         pretrained.architecture.inputs.check(name_of(pretrained), ("input_ids", "global_attention_mask"))
     model, start = pretrained.model, start_of(pretrained)
     read = start.read(pretrained, given, chosen)
+    pretrained.check_rows(len(read.prompt))
     if chosen.do_sample and key is None:
         raise ValueError("sampling needs a key: generate(…, do_sample=True, key=jax.random.key(0))")
     keys = None

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.adapter import Adapter, base_of, fields_of, is_adapter, merge_adapters, open_adapter
+from flax_transformer.hub.adapter_choice import hold_adapters
 from flax_transformer.hub.diffusers_folder import is_diffusers, open_diffusers
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
@@ -28,7 +29,7 @@ from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
-from flax_transformer.hub.quantized.model import load_quantized, quantized_kernels, turned, whole
+from flax_transformer.hub.quantized.model import load_quantized, plain, quantized_kernels, turned, whole
 from flax_transformer.hub.quantized.read import read_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family, read_as
@@ -79,7 +80,7 @@ def load(
     mesh: Mesh | None = None,
     revision: str | None = None,
     lenient: Lenient | None = None,
-    adapters: Sequence[str | os.PathLike] = (),
+    adapters: Sequence[str | os.PathLike] | Mapping[str, str | os.PathLike] = (),
     **theirs: Any,
 ) -> Pretrained:
     """Load a Hugging Face checkpoint from a folder or the hub, one of sentence-transformers, or an Orbax folder.
@@ -93,7 +94,8 @@ def load(
       revision: branch, tag or commit of a hub id.
       lenient: exceptions from "every tensor is there, in its shape, and no other".
       adapters: folders or hub ids of PEFT's adapters, LoRA or IA³, which are merged into the weights one after the
-        other. A folder of an adapter alone is loaded with the checkpoint that it names.
+        other. A folder of an adapter alone is loaded with the checkpoint that it names. By name they are not merged
+        but held beside the weights, low-rank ones of linear layers: see `hub.hold_adapters`.
       theirs: words of `transformers` that are understood are none; a sentence says what stands for each.
 
     Raises:
@@ -105,6 +107,9 @@ def load(
     _refuse_words(theirs)
     dtype = read_dtype(dtype)
     refuse_address(path_or_id)
+    if isinstance(adapters, Mapping):
+        whole = load(path_or_id, dtype=dtype, mesh=mesh, revision=revision, lenient=lenient)
+        return hold_adapters(whole, adapters)
     folder = find_folder(path_or_id, revision)
     if is_adapter(folder) and not (folder / CONFIG).is_file():
         base, revision = base_of(folder)
@@ -124,7 +129,8 @@ def _filled(
     fields, lenient = _asked(stated, lenient, adapters)
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    stored = merge_adapters(_read_whole(fields, open_tensors(folder) | beside, folder, dtype), adapters)
+    stored = _read_whole(fields, open_tensors(folder) | beside, folder, dtype)
+    stored = merge_adapters(stored, adapters, family.table + architecture.head, renamer(family.renamed))
     if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
         fields, config = settled, read_model(settled, folder)
     number = dtype or common_dtype(stored.values())
@@ -147,6 +153,23 @@ def _filled(
     if named in (stated.get("architectures") or ()):
         unused = Unused.of(named, left.tensors, left.copies, dtype)
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(said), open_processor(folder), unused)
+
+
+def new_tensors(path_or_id: str | os.PathLike, pretrained: Pretrained) -> tuple[str, ...]:
+    """Name the tensors of a head that a folder or hub id has not in their shape, as the head was initialised."""
+    from flax_transformer.hub.convert import is_orbax
+
+    folder = find_folder(path_or_id)
+    if is_orbax(folder):
+        return ()
+    stated, folder, beside, _ = _opened(folder)
+    family, architecture = pretrained.family, pretrained.architecture
+    entries = resolve(family.rows(architecture), plain(pretrained.model))
+    stored = _read_whole(stated, open_tensors(folder) | beside, folder, None)
+    found = _matched(stored, entries, family, architecture, Lenient())[0]
+    head = [entry for entry in entries if entry.row in architecture.head]
+    shapes = {name: entry.shape for entry in head for name in entry.names}
+    return tuple(name for name, shape in shapes.items() if name not in found or found[name].shape != shape)
 
 
 def _asked(stated: Fields, lenient: Lenient, adapters: Sequence[Adapter]) -> tuple[Fields, Lenient]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
+from flax_transformer.hub.adapter_choice import Names, choice_of, merged
 from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.check import check_ids, check_key, check_pixels, check_shapes, poisoned
 from flax_transformer.hub.fields import Fields
@@ -18,6 +19,7 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
 from flax_transformer.hub.unused import Unused
 from flax_transformer.listing import listed
+from flax_transformer.nn.adapted import choose_adapter, choosing_rows
 from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager_call import kept
@@ -44,6 +46,10 @@ ELSEWHERE = {
     "get_image_features": "pretrained(pixel_values=…).image_embeds are they, of length 1",
     "resize_token_embeddings": "hub.Lenient(config={'vocab_size': …}, initialise=(…,)) makes a table anew",
     "generation_config": "pretrained.generation has its fields",
+    "set_adapter": "pretrained.choose(name) computes with an adapter that hub.load(…, adapters={name: …}) holds",
+    "disable_adapter": "pretrained.choose(None) computes without",
+    "load_adapter": "hub.hold_adapters(pretrained, {name: folder}) holds adapters by name",
+    "merge_and_unload": "pretrained.merged(name) is a checkpoint like any other",
 }
 """What to type instead, of words that `transformers` has."""
 
@@ -68,6 +74,8 @@ class Pretrained:
     `input_values` of recordings, or None where the checkpoint has none."""
     unused: Unused = field(default=Unused(), metadata={"static": True})
     """Stored tensors that the model does not use, which `hub.save` writes again."""
+    adapters: tuple[str, ...] = field(default=(), metadata={"static": True})
+    """Names of the adapters that are held beside the kernels; see `hub.hold_adapters`."""
 
     layer_order = (Part("model"),)
 
@@ -82,6 +90,7 @@ class Pretrained:
             f"  parameters: {count:,} in {len(leaves)} arrays, {listed(kinds)}",
             f"  tokenizer: {self.tokenizer!r:.200}",
             f"  processor: {self.processor!r:.200}",
+            *([f"  adapters: {listed(self.adapters)}"] if self.adapters else []),
         ])  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
@@ -101,9 +110,48 @@ class Pretrained:
     @kept
     def decoder(self) -> Any:
         """The model, laid out for the decoding loops of this platform; on a CPU a copy, which is kept."""
+        if (held := self.__dict__.get("_held")) is not None:
+            return choose_adapter(held[0].decoder, held[1])
         if platform() != "cpu" or isinstance(jax.tree.leaves(self.model)[0], jax.core.Tracer):
             return self.model
         return jax.jit(type(self.model).for_decoding)(self.model)
+
+    def choose(self, adapter: Names) -> "Pretrained":
+        """Return the checkpoint that computes with one of its adapters, or in each row of its inputs with another.
+
+        The choice is among the leaves: all names share the programs that one has compiled, and so do all lists of as
+        many rows. A list goes with inputs of as many rows, in calls and in `generate`.
+
+        Args:
+          adapter: a name, None for none, or a list of these.
+
+        Raises:
+          ValueError: a name that no adapter has.
+        """
+        choice = choice_of(adapter, self.adapters)
+        chosen = replace(self, model=choose_adapter(self.model, choice))
+        chosen.__dict__["_held"] = self.__dict__.get("_held", (self,))[0], choice
+        return chosen
+
+    def merged(self, adapter: str | None = None) -> "Pretrained":
+        """Return the checkpoint with one of its adapters in its kernels, or with none, and no other beside them.
+
+        Raises:
+          ValueError: a name that no adapter has.
+        """
+        index = int(choice_of(adapter, self.adapters))
+        model = jax.jit(partial(merged, index=None if index < 0 else index))(self.model)
+        return replace(self, model=model, adapters=())
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse inputs of another number of rows than have chosen adapters.
+
+        Raises:
+          ValueError: says how many.
+        """
+        choosing = choosing_rows(self.model) if self.adapters else None
+        if choosing is not None and choosing != rows:
+            raise ValueError(f"as many rows as have chosen adapters must be given, {choosing}, got {rows}")
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -171,6 +219,9 @@ class Pretrained:
             inputs = self.architecture.prepare(inputs, self.config)
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
+        for leaf in jax.tree.leaves(given) if self.adapters else ():
+            if leaf.ndim and leaf.shape[0] > 1:  # one row may be of all, as positions are
+                self.check_rows(leaf.shape[0])
         several = self.architecture.inputs.several or self.architecture.inputs.frames
         check_pixels(given, self.config, several=several)
         if self.architecture.check is not None:

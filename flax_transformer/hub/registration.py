@@ -135,6 +135,9 @@ class Family:
     spelled: Callable[[str, Fields], str] | None = None
     """`spelled(name, fields)`: what `transformers` calls a tensor of the table where such a config.json stands beside
     it, if not that; `renamed` reads it."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of the table's names, and what the modules of `transformers` are called, where files keep older names
+    (`re.sub`); `renamed` reads these."""
     adopt: Callable[[Any], Any] | None = None
     """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     tokens: str = ""

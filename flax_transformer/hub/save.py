@@ -45,6 +45,11 @@ def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: i
       ValueError: when the model is not what its config says, or a size that is none.
     """
     shard = read_size(max_shard_size)
+    if pretrained.adapters:
+        raise ValueError(
+            f"a checkpoint that holds adapters is saved with one of them in it, or none: hub.save(pretrained.merged("
+            f"{pretrained.adapters[0]!r}), folder); save_adapter writes one alone"
+        )
     family, architecture = pretrained.family, pretrained.architecture
     kernels = quantized_kernels(pretrained.model)
     config = {name: value for name, value in pretrained.config.items() if name != "quantization_config"}

@@ -23,6 +23,7 @@ from flax_transformer.hub.generation_input import STARTS
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.hub.whisper_language import CODES
 from flax_transformer.listing import listed
+from flax_transformer.nn.adapted import choosing_rows
 
 FRAME = 0.01
 """Seconds from one frame to the next."""
@@ -363,6 +364,8 @@ def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tup
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "text2text-generation" not in known.uses or "audio" not in known.inputs.reads:
         raise ValueError(f"a {name} writes no text: it is no model of speech to text")
+    if (rows := choosing_rows(pretrained.model)) is not None:
+        raise ValueError(f"recordings are written down with one adapter for all of them, got one for each of {rows}")
     if chosen.do_sample or chosen.num_return_sequences > 1 or not chosen.ends:
         raise ValueError(
             "speech is written down greedily or by beams, one text a recording, up to an end token, got "

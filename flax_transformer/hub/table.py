@@ -176,6 +176,16 @@ class TensorRow:
         """Whether there is one tensor a layer."""
         return LAYER.search(self.theirs) is not None
 
+    @property
+    def turned(self) -> bool:
+        """Whether it is a matrix of theirs with inputs first, as GPT-2's."""
+        return isinstance(self.layout, Matrix) and self.layout.inputs > 0 and not self.layout.transposed
+
+    @property
+    def pattern(self) -> str:
+        """A pattern of the names of its tensors."""
+        return LAYER.sub(r"\\d+", self.theirs.replace(".", r"\."))
+
     def under(self, ours: str, theirs: str) -> "TensorRow":
         """Put a prefix before our paths and one before their name."""
         given, unless = (path and ours + path for path in (self.given, self.unless))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from qwix import QArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.nn.adapted import is_adapted
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates, shared_fields
@@ -247,9 +248,14 @@ class Attention(Module):
         return self._normed("query", q), self._normed("key", k), v
 
     def for_decoding(self) -> "Attention":
-        """Copy with query, key and value of self-attention as one product, which for few rows is faster than three."""
+        """Copy with query, key and value of self-attention as one product, which for few rows is faster than three.
+
+        Those that have adapters beside them stay three.
+        """
         copy = jax.tree.map(lambda leaf: leaf, self)
         parts = [copy.query, copy.key, copy.value]
+        if any(is_adapted(part.kernel.get_value()) for part in parts):
+            return copy
         copy.merged = copy.query
         copy.merged.kernel = nnx.Param(concatenate([part.kernel.get_value() for part in parts], axis=1))
         if self.cfg.biased:

@@ -40,7 +40,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
     (r"(^|\.)layer_scale$", (None,)),
-    (r"\.(kernel|embedding)\.(a|b)$", ()),  # low-rank factors are small, so they stay whole
+    (r"\.(kernel|embedding)\.(a|b|factor|choice)$", ()),  # low-rank factors are small, so they stay whole
 )
 """Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""
 
@@ -53,9 +53,11 @@ def path_name(path: tuple) -> str:
     return _WITHIN.sub(r"\1.\2", name)
 
 
-_WITHIN = re.compile(r"(kernel|embedding)\.value\.(\w+)$")
-_PART = re.compile(r"(?:(?<=kernel)|(?<=embedding))\.(values|scale|zero|input_scale)$")
-"""What a kernel of few bits is made of; its axes are those of the kernel."""
+_WITHIN = re.compile(r"(kernel|embedding)\.value\.(\w+(\.\w+)?)$")
+_PART = re.compile(r"(?:(?<=kernel)|(?<=embedding))(\.base)?\.(base|values|scale|zero|input_scale)$")
+"""What a kernel of few bits is made of, or one with adapters; its axes are those of the kernel."""
+_WHOLE = re.compile(r"(?:(?<=kernel)|(?<=embedding))(\.base\.input_scale|\.(a|b|factor|choice|input_scale))$")
+"""What is beside such a kernel."""
 
 
 # Part of JAX's cache keys, as those of `axis_rules`.
@@ -197,7 +199,7 @@ def tree_axes(tree: Any) -> dict[str, Axes]:
             name = path_name((*path, *rest))
             whole = _PART.sub("", name)
             rule = _said(whole) or (own and ("out_sharding", tuple(own))) or _rule(whole)
-            rule = ("", ()) if name.endswith(".input_scale") and whole != name else rule
+            rule = ("", ()) if _WHOLE.search(name) else rule
             if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 found[name] = (None,) * leaf.ndim
             elif rule is None:

@@ -23,6 +23,7 @@ from flax_transformer.hub.registry import families, find_uses
 from flax_transformer.listing import short_path
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
+from flax_transformer.task.adapter import write_adapter
 from flax_transformer.task.evaluator import Finished, Shown, check_held_out, evaluate
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
 from flax_transformer.task.model_card import write_card
@@ -34,12 +35,12 @@ from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.task.warm_start import take_tokenizer, warm_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
 from flax_transformer.train.folder import RunFolder
-from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
+from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora
 from flax_transformer.train.metrics import MetricWriter
 from flax_transformer.train.state import parameter_count
 
-FACTORS = "lora.safetensors"
-"""File of a run's folder that holds low-rank factors alone."""
+FACTORS = "adapter"
+"""What of a run's folder has the low-rank factors alone, as PEFT has them."""
 
 
 @frozen
@@ -196,7 +197,8 @@ class _Run:
             if recipe.quantization.weights is not None and not quantized_kernels(model):
                 model = quantize_model(model, recipe.quantization)
             before = evaluate(objective, model, self.opened.validation())
-            model = Adapted(model, init_lora(plain(model), recipe.lora, jax.random.key(recipe.train.seed)))
+            config, key = hub.find_targets(recipe.lora, self.known), jax.random.key(recipe.train.seed)
+            model = Adapted(model, init_lora(plain(model), config, key))
             objective = on_model(adapt(objective), _with_whole_base)
             trained, whole = parameter_count(model.lora), parameter_count(model.base)
             print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)
@@ -270,7 +272,7 @@ class _Run:
         """Export the finished model, test it and show it."""
         folder, recipe = self.folder, self.recipe
         if recipe.lora is not None:
-            save_lora(model.lora, folder.root / FACTORS)
+            write_adapter(model.lora, self.known, recipe.init, recipe.model, folder.root / FACTORS)
         model = recipe.finished(model)
         exported = self.export(model) if recipe.exports else None
         finished = Finished(

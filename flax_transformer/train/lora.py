@@ -3,9 +3,7 @@
 Axes: r rank, L layers; a kernel's other axes are its inputs and outputs, e.g. [L, D, N, H] for queries.
 """
 
-import json
 import math
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
@@ -34,6 +31,9 @@ class LoraConfig:
     """The change is multiplied by alpha / rank."""
     pattern: str = r"(query|value)\.kernel$"
     """Kernels and embeddings whose path matches are adapted."""
+    target_modules: tuple[str, ...] = ()
+    """In place of `pattern`: modules of a checkpoint by their names in `transformers`, as PEFT takes them, whole or
+    their last parts, or "all-linear"; `hub.find_targets` says which kernels these are."""
 
     def __post_init__(self):
         if self.rank < 1:
@@ -41,6 +41,8 @@ class LoraConfig:
         if self.alpha <= 0:
             raise ValueError(f"alpha must be positive, got {self.alpha}")
         check_pattern("pattern", self.pattern)
+        if not isinstance(self.target_modules, tuple) or not all(isinstance(each, str) for each in self.target_modules):
+            raise ValueError(f"target_modules must be a tuple of names, got {self.target_modules!r:.60}")
 
 
 @jax.tree_util.register_dataclass
@@ -87,8 +89,14 @@ def init_lora(model: Any, config: LoraConfig, key: PRNGKeyArray) -> Lora:
       model: arrays or abstract ones.
 
     Raises:
-      ValueError: when the pattern matches no parameter, or one that is no kernel or embedding.
+      ValueError: when the pattern matches no parameter, or one that is no kernel or embedding, and for names of
+        modules, which are of a checkpoint.
     """
+    if config.target_modules:
+        raise ValueError(
+            "target_modules are of a checkpoint: hub.find_targets(config, pretrained) gives the pattern of their "
+            f"kernels, got {config.target_modules}"
+        )
     chosen = {name: leaf for name, leaf in _leaves(model).items() if re.search(config.pattern, name)}
     if not chosen:
         raise ValueError(f"the pattern must match a kernel, got {config.pattern!r}")
@@ -172,35 +180,3 @@ def _adapted(carry: Carry, merged: Callable[[Adapted], Any]) -> Carry:
         trained=lambda model: replace(model, base=carry.trained(model.base)),
         whole=alone if carry.whole is alone else lambda model, carried: carry.whole(merged(model), carried),
     )
-
-
-def save_lora(lora: Lora, path: str | os.PathLike) -> None:
-    """Write the factors to a safetensors file, `PATH.a` and `PATH.b` for each kernel, float32."""
-    from safetensors.flax import save
-
-    arrays = {f"{name}.{which}": getattr(pair, which) for name, pair in lora.items() for which in ("a", "b")}
-    scales = json.dumps({name: pair.scale for name, pair in lora.items()})
-    write_file(path, save(arrays, {"format": "flax_transformer.lora", "scales": scales}))
-
-
-def load_lora(path: str | os.PathLike) -> Lora:
-    """Read what `save_lora` wrote.
-
-    Raises:
-      ValueError: naming the file, when it is damaged or holds something else.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="flax") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != "flax_transformer.lora":
-                raise ValueError(f"{path} holds no low-rank factors written by save_lora")
-            scales = dict(json.loads(metadata["scales"]))
-
-            def pair(name):
-                return (file.get_tensor(f"{name}.a"), file.get_tensor(f"{name}.b"))
-
-            return {name: LowRank(*pair(name), float(scale)) for name, scale in scales.items()}
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error

@@ -29,14 +29,14 @@ from flax_transformer.data.text.labelled import LabelledText
 from flax_transformer.data.text.parallel import ParallelText
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.text.tokenizer import load_tokenizer
-from flax_transformer.hub import file
+from flax_transformer.hub import adapter, file
 from flax_transformer.hub.generate import make_settings
 from flax_transformer.hub.processor.image import load_image_processor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
 from flax_transformer.train.folder import RunFolder, read_experiment
-from flax_transformer.train.lora import LowRank, load_lora, save_lora
+from flax_transformer.train.lora import LoraConfig, init_lora
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
@@ -114,6 +114,26 @@ def weight_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
     yield Case(
         "a folder", file.WEIGHTS, lambda folder: (folder / file.WEIGHTS).unlink() or (folder / file.WEIGHTS).mkdir()
     )
+
+
+def make_adapter(folder: Path) -> None:
+    plain = hub.load(GOLDEN / "gpt2")
+    lora = init_lora(plain.model, LoraConfig(rank=2, pattern=r"(query|up)\.kernel$"), jax.random.key(0))
+    hub.save_adapter(lora, plain, folder, base=GOLDEN / "gpt2")
+
+
+def open_adapter(folder: Path) -> Any:
+    factors = hub.load_adapter(folder, hub.load(GOLDEN / "gpt2"))
+    return digest(factors), list(factors), [each.scale for each in factors.values()]
+
+
+def adapter_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    yield from json_cases(folder, seed, amount, name=adapter.ADAPTER)
+    content = (folder / adapter.WEIGHTS).read_bytes()
+    data = range(8 + int.from_bytes(content[:8], "little"), len(content))
+    yield from cases_of(adapter.WEIGHTS, damaged_header(content, seed, amount))
+    yield from cases_of(adapter.WEIGHTS, damaged_bytes(content, seed, amount // 2, data))
+    yield Case("no factors", adapter.WEIGHTS, lambda folder: (folder / adapter.WEIGHTS).unlink())
 
 
 def make_flax(folder: Path) -> None:
@@ -420,13 +440,10 @@ def open_text(folder: Path) -> Any:
 
 def make_arrays(folder: Path) -> None:
     ragged([np.arange(5), np.arange(3)], np.int32).save(folder / "x")
-    factors = {"blocks.up.kernel": LowRank(jnp.ones((4, 2)), jnp.ones((2, 4)), 0.5)}
-    save_lora(factors, folder / "lora.safetensors")
 
 
 def open_arrays(folder: Path) -> Any:
-    rows, factors = load_ragged(folder / "x"), load_lora(folder / "lora.safetensors")
-    return [row.tolist() for row in rows], digest(factors), list(factors), [each.scale for each in factors.values()]
+    return [row.tolist() for row in load_ragged(folder / "x")]
 
 
 def file_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
@@ -526,6 +543,7 @@ CORPORA = {
     "checkpoints": Corpus(make_checkpoints, open_checkpoints, checkpoint_cases),
     "unsealed": Corpus(make_unsealed, open_checkpoints, checkpoint_cases),
     "text": Corpus(make_text, open_text, file_cases),
+    "adapter": Corpus(make_adapter, open_adapter, adapter_cases),
     "arrays": Corpus(make_arrays, open_arrays, file_cases),
     "tfds": Corpus(make_tfds, open_tfds, tfds_cases),
     "images": Corpus(make_images, open_pictures, image_cases),

@@ -14,7 +14,7 @@ from tests.shares import only
 HERE = Path(__file__).parent
 FAMILIES = tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir()))
 GROUPS = {
-    "weights": (6, 60, 100, ("weights", "shards", "flax", "generation")),
+    "weights": (6, 60, 100, ("weights", "shards", "flax", "adapter", "generation")),
     "configs": (1, 72, 20, FAMILIES[::26]),
     "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::26])),
     "tokenizers": (8, 96, 150, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),

@@ -126,6 +126,7 @@ def test_a_checkpoint_learns_at_another_resolution(finished, tmp_path, kind):
     assert tuned.config["image_size"] == 12
     assert tuned.model.backbone.positions.shape[0] == 9
     assert tuned.processor.config["size"] == {"shortest_edge": 14}
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file() == (kind == "lora")
 
 
 def autoencoder(folder):

@@ -154,13 +154,22 @@ def test_a_run_is_opened_by_what_its_folder_says(finished):
 def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_path, capsys):
     folder, model = finished
     adapted = language_model(
-        text, model=None, family="", init=str(folder / "export"), lora=LoraConfig(rank=2),
+        text, model=None, family="", init=str(folder / "export"),
+        lora=LoraConfig(rank=2, target_modules=("attn.c_attn", "c_fc")),
         optimizer=replace(CONSTANT, trainable=r"^lora\."),
     )  # fmt: skip
     trained = train(adapted, tmp_path / "lora")
+    layers = {path.removeprefix("trunk.blocks.").removesuffix(".kernel") for path in trained.lora}
+    assert layers == {"attention.query", "attention.key", "attention.value", "feedforward.up"}
     merged = jax.jit(merge_lora)(trained.base, trained.lora)
     assert "% of the model's" in capsys.readouterr().out
-    assert (tmp_path / "lora" / "lora.safetensors").is_file()
+    base = hub.load(folder / "export")
+    factors = hub.load_adapter(tmp_path / "lora" / "adapter", base)
+    assert factors.keys() == trained.lora.keys()
+    jax.tree.map(np.testing.assert_array_equal, factors, trained.lora)
+    again = hub.load(tmp_path / "lora" / "adapter")
+    for one, other in zip(jax.tree.leaves(again.model), jax.tree.leaves(merged), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     loaded = hub.load(tmp_path / "lora" / "export")
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(loaded.model), jax.tree.leaves(merged))
     assert any(bool((a != b).any()) for a, b in zip(*map(jax.tree.leaves, (model, merged)), strict=True))

@@ -22,9 +22,7 @@ from flax_transformer.train.lora import (
     LowRank,
     adapt,
     init_lora,
-    load_lora,
     merge_lora,
-    save_lora,
 )
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
@@ -213,33 +211,6 @@ def test_every_factor_has_a_layout():
     assert len(laid) == len(jax.tree.leaves(state))
 
 
-def test_a_file_brings_the_same_factors_back(tmp_path):
-    lora, path = trained(translator()), tmp_path / "lora.safetensors"
-    save_lora(lora, path)
-    found = load_lora(path)
-    assert jax.tree.structure(found) == jax.tree.structure(lora)
-    jax.tree.map(np.testing.assert_array_equal, found, lora)
-    assert path.stat().st_size < 4 * sum(leaf.size for leaf in jax.tree.leaves(lora)) + 8192
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def test_files_that_are_something_else_are_refused(tmp_path):
-    from safetensors.flax import save_file
-
-    path = tmp_path / "lora.safetensors"
-    save_file({"weight": jnp.ones(3)}, path)
-    with pytest.raises(ValueError, match=r"lora.safetensors holds no low-rank factors"):
-        load_lora(path)
-    save_lora(trained(translator()), path)
-    whole = path.read_bytes()
-    for content in (whole[:-5], whole[:50], b"", whole.replace(b"up.kernel.a", b"up.kernel.c")):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"lora.safetensors is damaged"):
-            load_lora(path)
-    with pytest.raises(FileNotFoundError):
-        load_lora(tmp_path / "nowhere")
-
-
 def test_factors_that_do_not_fit_are_all_listed():
     model = translator()
     lora = trained(model, LoraConfig(rank=2, pattern="encoder.*(query|out).kernel$"))
@@ -258,6 +229,8 @@ def test_factors_that_do_not_fit_are_all_listed():
         ({"rank": 0}, "rank must be at least 1, got 0"),
         ({"alpha": 0.0}, "alpha must be positive, got 0"),
         ({"pattern": "("}, "regular expression"),
+        ({"target_modules": "q_proj"}, "target_modules must be a tuple of names, got 'q_proj'"),
+        ({"target_modules": ("q_proj",)}, r"target_modules are of a checkpoint: .* got \('q_proj',\)"),
         ({"pattern": "nothing"}, "must match a kernel, got 'nothing'"),
         ({"pattern": "up.bias"}, r"only kernels and embeddings .*up.bias of shape \(2, 32\)"),
     ],

@@ -213,6 +213,7 @@ FAMILIES = {
         prefix="beit.",
         ignored=(r"relative_position_index$",),
         renamed=RENAMED,
+        modules=vit.MODULES,
         spelled=partial(bare, r"^beit\.(?=encoder\.layer\.|embeddings\.)"),
         settled=_settled,
     )

@@ -38,6 +38,7 @@ FAMILIES = {
         write=CONFIG.write,
         prefix="deit.",
         renamed=vit.RENAMED,
+        modules=vit.MODULES,
         settled=partial(settle_pooler, "DeiTModel"),
     )
 }  # fmt: skip

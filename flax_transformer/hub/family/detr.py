@@ -307,6 +307,12 @@ RENAMED = {
     r"(layers\.\d+)\.mlp\.(fc\d)\.": r"\1.\2.",
 }
 """Names of timm's backbones, and of transformers 5, which keeps others in files."""
+MODULES = {
+    r"\.out_proj\.": ".o_proj.",
+    r"((?:en|de)coder\.layers\.\d+)\.(fc\d)\.": r"\1.mlp.\2.",
+    r"(^|\.)backbone\.conv_encoder\.model\.": r"\1backbone.model.",
+}
+"""The latter, the other way."""
 
 INPUTS = Signature(("pixel_values",), ("pixel_mask",))
 FAMILIES = {
@@ -341,6 +347,7 @@ FAMILIES = {
         prefix=PREFIX,
         ignored=(r"num_batches_tracked$",),
         renamed=RENAMED,
+        modules=MODULES,
         settled=settled,
         spelled=spelled,
         adopt=adopt,

@@ -91,5 +91,6 @@ FAMILIES = {
         write=CONFIG.write,
         prefix="dinov2.",
         renamed=vit.NEW_ATTENTION,
+        modules=vit.NEW_MODULES,
     )
 }  # fmt: skip

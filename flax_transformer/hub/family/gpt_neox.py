@@ -72,6 +72,7 @@ FAMILIES = {
         prefix="gpt_neox.",
         ignored=(r"\.rotary_emb\.inv_freq$", r"\.attention\.(bias|masked_bias)$"),
         renamed={r"^lm_head\.": "embed_out."},
+        modules={r"^embed_out\.": "lm_head."},
         copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
     )
 }

@@ -149,6 +149,13 @@ RENAMED = {
     r"\.mlp\.fc2\.": ".output.dense.",
 }
 """Names of transformers 5, which keeps others in files."""
+MODULES = {
+    r"\.attention\.self\.(q|k|v)(uery|ey|alue)\.": r".attention.\1_proj.",
+    r"\.attention\.output\.dense\.": ".attention.o_proj.",
+    r"\.intermediate\.dense\.": ".mlp.fc1.",
+    r"(blocks\.\d+)\.output\.dense\.": r"\1.mlp.fc2.",
+}
+"""The same, the other way."""
 LARGER = (r"(^|\.)embeddings\.mask_token$", r"^classifier\.", r"^decoder\.")
 LAYERS = {"marks": ("grid_states",), "layers": layers}
 
@@ -178,6 +185,7 @@ FAMILIES = {
         prefix="swin.",
         ignored=(r"\.relative_position_index$",),
         renamed=RENAMED,
+        modules=MODULES,
         spelled=partial(bare, r"^swin\.(?=encoder\.|embeddings\.)"),
     )
 }  # fmt: skip

@@ -121,6 +121,7 @@ def composed(fields: Fields) -> Family:
         ),
         ignored=(*family.ignored, *words.ignored),
         renamed={**family.renamed, **words.renamed},
+        modules=family.modules,
         copies={f"decoder.{name}": f"decoder.{other}" for name, other in words.copies.items()},
     )
 

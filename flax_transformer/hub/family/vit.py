@@ -84,6 +84,17 @@ RENAMED = {
     r"\.mlp\.fc2\.": ".output.dense.",
 }
 """Names of transformers 5, which keeps others in files."""
+NEW_MODULES = {
+    r"\.attention\.attention\.(q|k|v)(uery|ey|alue)\.": r".attention.\1_proj.",
+    r"\.attention\.output\.dense\.": ".attention.o_proj.",
+}
+MODULES = {
+    r"(^|\.)encoder\.layer\.(\d+)\.": r"\1layers.\2.",
+    **NEW_MODULES,
+    r"(layers\.\d+)\.intermediate\.dense\.": r"\1.mlp.fc1.",
+    r"(layers\.\d+)\.output\.dense\.": r"\1.mlp.fc2.",
+}
+"""The same, the other way."""
 
 
 def pooled(read: Callable[[Fields], Any], fields: Fields) -> ClassifierConfig:
@@ -155,6 +166,6 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
 FAMILIES = {
     "vit": Family(
         model_type="vit", architectures=architectures(read, "ViT"), table=TABLE, write=CONFIG.write, prefix="vit.",
-        renamed=RENAMED, settled=partial(settle_pooler, "ViTModel"),
+        renamed=RENAMED, modules=MODULES, settled=partial(settle_pooler, "ViTModel"),
     )
 }  # fmt: skip

@@ -59,5 +59,6 @@ FAMILIES = {
         prefix="vit.",
         kin="vit",
         renamed={r"\.decoder_encoder\.layer\.": ".decoder_layers.", **vit.RENAMED},
+        modules=vit.MODULES,
     )
 }  # fmt: skip

@@ -84,6 +84,7 @@ FAMILIES = {
         write=CONFIG.write,
         prefix="vivit.",
         renamed=vit.RENAMED,
+        modules=vit.MODULES,
         settled=partial(settle_pooler, "VivitModel"),
     )
 }  # fmt: skip

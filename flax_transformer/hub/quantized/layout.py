@@ -22,7 +22,7 @@ def is_matrix(entry: Entry) -> bool:
 
 def is_turned(entry: Entry) -> bool:
     """Return whether the whole matrix of a row has inputs first, as GPT-2's."""
-    return isinstance(entry.row.layout, Matrix) and not entry.row.layout.transposed
+    return entry.row.turned
 
 
 def turn(entry: Entry, matrix: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from flax_transformer.hub.file import Tensor
 from flax_transformer.hub.quantized.layout import is_matrix, is_turned, once, split, turn
 from flax_transformer.hub.quantized.weight import StoredWeight, spread
 from flax_transformer.hub.weights import Entry, load_model
+from flax_transformer.nn.linear import StructuredKernel
 from flax_transformer.nn.quantized import Quantized
 from flax_transformer.parallel import path_name, tree_shardings
 
@@ -149,7 +150,8 @@ def plain(model: Any) -> Any:
     """Return a model with abstract whole kernels in the place of quantized ones."""
 
     def change(path: str, kernel: Any) -> Any:
-        return jax.ShapeDtypeStruct(kernel.shape, kernel.dtype) if isinstance(kernel, Quantized) else kernel
+        whole = not isinstance(kernel, StructuredKernel)
+        return kernel if whole else jax.ShapeDtypeStruct(kernel.shape, kernel.dtype)
 
     return map_kernels(change, model)
 
