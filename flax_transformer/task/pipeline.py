@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.audio_classification import classify_audio
 from flax_transformer.task.captioning import caption
@@ -21,6 +23,7 @@ from flax_transformer.task.embedding import choose, embed
 from flax_transformer.task.fill_mask import fill_mask
 from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.question_answering import answer
+from flax_transformer.task.segmentation import segment
 from flax_transformer.task.speech_recognition import transcribe
 from flax_transformer.task.summariser import open_summariser
 from flax_transformer.task.text_classification import classify, label_words
@@ -199,6 +202,19 @@ def _objects(pretrained: Pretrained, images: list[Any], *, threshold: float = 0.
     ]
 
 
+def _regions(pretrained: Pretrained, images: list[Any], *, threshold: float = 0.5) -> list[list[Record]]:
+    import PIL.Image
+
+    rows = []
+    for found in segment(pretrained, images, threshold):
+        masks = [PIL.Image.fromarray(np.uint8(255 * (found.numbers == each.number))) for each in found.regions]
+        rows.append([
+            {"score": each.probability, "label": each.label, "mask": mask}
+            for each, mask in zip(found.regions, masks, strict=True)
+        ])  # fmt: skip
+    return rows
+
+
 def _speech(
     pretrained: Pretrained, audio: list[Any], *, return_timestamps: bool = False, **options: Any
 ) -> list[Record]:
@@ -246,6 +262,7 @@ TASKS: Mapping[str, Callable[[Any], Callable[..., list[Any]]]] = {
     "image-classification": _on(_ranked(classify_images)),
     "zero-shot-image-classification": _on(_images_among),
     "object-detection": _on(_objects),
+    "image-segmentation": _on(_regions),
     "image-to-text": _on(_captions),
     "video-classification": _on(_ranked(classify_videos)),
     "audio-classification": _on(_ranked(classify_audio)),
@@ -254,7 +271,7 @@ TASKS: Mapping[str, Callable[[Any], Callable[..., list[Any]]]] = {
 """By the hub's tag what opens a checkpoint for it: `run(inputs, **options)`."""
 
 FILES = (
-    "image-classification", "zero-shot-image-classification", "object-detection", "image-to-text",
-    "video-classification", "audio-classification", "automatic-speech-recognition",
+    "image-classification", "zero-shot-image-classification", "object-detection", "image-segmentation",
+    "image-to-text", "video-classification", "audio-classification", "automatic-speech-recognition",
 )  # fmt: skip
 """Tasks whose inputs are files."""

@@ -129,7 +129,10 @@ def _need_flatbuffers() -> None:
 
 def _parameters(pretrained: Pretrained) -> dict[str, Any]:
     paths, _ = jax.tree_util.tree_flatten_with_path(pretrained.model)
-    return {path_name(path): leaf for path, leaf in paths}
+    found = {path_name(path): leaf for path, leaf in paths}
+    if len(found) < len(paths):
+        raise ValueError("a program's parameters need names of their own, some of this checkpoint's have none")
+    return found
 
 
 def _exported(

@@ -122,6 +122,26 @@ def test_objects(tmp_path):
     assert sum(map(len, found))
 
 
+def test_classes_of_pixels(tmp_path):
+    """Every class that is there, with its mask."""
+    backbone = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 1, 1], layer_type="basic",
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = transformers.UperNetConfig(
+        backbone_config=backbone, hidden_size=8, pool_scales=[1, 2], use_auxiliary_head=False, num_labels=7, **KINDS
+    )
+    processor = transformers.SegformerImageProcessor(size={"height": 64, "width": 64})
+    folder = saved(tmp_path, transformers.UperNetForSemanticSegmentation(config), processor=processor)
+    found = pipeline("image-segmentation", folder)(images(2))
+    theirs = transformers.pipeline("image-segmentation", model=folder, device="cpu")(images(2))
+    for ours, expected in zip(found, theirs, strict=True):
+        assert {each["label"] for each in ours} == {each["label"] for each in expected}
+        masks = {each["label"]: each["mask"] for each in expected}
+        for each in ours:
+            np.testing.assert_array_equal(np.asarray(each["mask"]), np.asarray(masks[each["label"]]))
+
+
 def test_classes_of_recordings(tmp_path):
     config = transformers.Wav2Vec2Config(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, conv_dim=(8, 8), vocab_size=9,
