@@ -111,7 +111,7 @@ EXPERIMENTS = {
     "lstm": recurrent(lstm_seq2seq(), 184, 368),
     "bahdanau": recurrent(rnn_search(), 160, 288),
     "luong": recurrent(luong_lstm(), 160, 320),
-    "universal": experiment(universal_tiny(), optimizer=clipped(1e-3)),
+    "universal": experiment(with_fields(universal_tiny(), norm_position="pre"), optimizer=clipped(3e-3)),
     "mask_predict": at_once(
         mask_predict_tiny(), MaskPredictLoss(label_smoothing=0.1, chunk=512), iterations=10, beams=5
     ),

@@ -3,10 +3,11 @@
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -76,32 +77,16 @@ def detect(
       jsonl: Print a JSON object for each image instead: file and objects.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.checkpoint import open_checkpoint, read_several
     from flax_transformer.task.detection import detect as run
     from flax_transformer.task.detection import draw_found
-    from flax_transformer.task.image_input import read_image
 
-    keep_programs()
-    names = list(images) or read_lines()
-    if not names:
-        return
-    pretrained = open_checkpoint(checkpoint, revision=revision)
-    run(pretrained, [], threshold)  # refuses what cannot detect
-    drawn = {} if output is None else _outputs(output, names)
-    with Refused() as refuse:
-        for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
-            (found,) = run(pretrained, image, threshold)
-            head = f"{name}\t" if len(names) > 1 else ""
-            lines = [
-                f"{head}{each.probability:.4f}\t{each.label}\t" + "\t".join(f"{side:.1f}" for side in each.box)
-                for each in found
-            ]
-            nothing = f"{head}nothing is found above {threshold:g}"
-            put({"file": name, "objects": list(map(asdict, found))}, *(lines or [nothing]), jsonl=jsonl)
-            if name in drawn:
-                draw_found(pretrained, image, found).save(drawn[name])
-                if not jsonl:
-                    print(drawn[name])
+    def said(found: Any) -> tuple[dict[str, Any], list[str]]:
+        lines = [
+            f"{each.probability:.4f}\t{each.label}\t" + "\t".join(f"{side:.1f}" for side in each.box) for each in found
+        ]
+        return {"objects": list(map(asdict, found))}, lines
+
+    _look(_Asked(checkpoint, images, output, threshold, jsonl, revision), run, said, draw_found)
 
 
 def segment(
@@ -127,32 +112,65 @@ def segment(
       jsonl: Print a JSON object for each image instead: file and regions, with those numbers.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.checkpoint import open_checkpoint, read_several
-    from flax_transformer.task.image_input import read_image
     from flax_transformer.task.segmentation import map_image
     from flax_transformer.task.segmentation import segment as run
 
+    def said(found: Any) -> tuple[dict[str, Any], list[str]]:
+        lines = [
+            f"{each.fraction:.4f}\t{each.label}" + ("" if each.probability is None else f"\t{each.probability:.4f}")
+            for each in found.regions
+        ]
+        return {"regions": list(map(asdict, found.regions))}, lines
+
+    asked = _Asked(checkpoint, images, output, threshold, jsonl, revision)
+    _look(asked, run, said, lambda pretrained, image, found: map_image(found.numbers))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `detect` and `segment` are asked."""
+
+    checkpoint: Folder
+    images: tuple[str, ...]
+    output: Path | None
+    threshold: float
+    jsonl: bool
+    revision: str | None
+
+
+def _look(
+    asked: _Asked,
+    run: Callable[..., list[Any]],
+    said: Callable[[Any], tuple[dict[str, Any], list[str]]],
+    draw: Callable[..., Any],
+) -> None:
+    """Print what is found in each image, and draw it where there is an output.
+
+    Args:
+      run: `run(pretrained, images, threshold)` finds it.
+      said: gives fields of a JSON object, and lines.
+      draw: `draw(pretrained, image, found)` makes an image of Pillow's.
+    """
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.image_input import read_image
+
     keep_programs()
-    names = list(images) or read_lines()
+    names = list(asked.images) or read_lines()
     if not names:
         return
-    pretrained = open_checkpoint(checkpoint, revision=revision)
-    run(pretrained, [], threshold)  # refuses what cannot segment
-    drawn = {} if output is None else _outputs(output, names)
+    pretrained = open_checkpoint(asked.checkpoint, revision=asked.revision)
+    run(pretrained, [], asked.threshold)  # refuses a checkpoint of another kind
+    drawn = {} if asked.output is None else _outputs(asked.output, names)
     with Refused() as refuse:
         for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
-            (found,) = run(pretrained, image, threshold)
+            (found,) = run(pretrained, image, asked.threshold)
+            fields, lines = said(found)
             head = f"{name}\t" if len(names) > 1 else ""
-            lines = [
-                f"{head}{each.fraction:.4f}\t{each.label}"
-                + ("" if each.probability is None else f"\t{each.probability:.4f}")
-                for each in found.regions
-            ]
-            nothing = f"{head}nothing is found above {threshold:g}"
-            put({"file": name, "regions": list(map(asdict, found.regions))}, *(lines or [nothing]), jsonl=jsonl)
+            lines = lines or [f"nothing is found above {asked.threshold:g}"]
+            put({"file": name, **fields}, *(head + line for line in lines), jsonl=asked.jsonl)
             if name in drawn:
-                map_image(found.numbers).save(drawn[name])
-                if not jsonl:
+                draw(pretrained, image, found).save(drawn[name])
+                if not asked.jsonl:
                     print(drawn[name])
 
 
