@@ -16,7 +16,7 @@ import numpy as np
 
 from flax_transformer.hub.adapter import ties
 from flax_transformer.hub.quantized.model import plain
-from flax_transformer.hub.table import Layout, Shape
+from flax_transformer.hub.table import Kernel, Layout, Shape
 from flax_transformer.hub.weights import Entry, renamer, resolve
 from flax_transformer.listing import listed
 from flax_transformer.parallel import path_name
@@ -105,7 +105,7 @@ def targets_of(pretrained: Any) -> dict[str, Target]:
     """Return the rows whose tensors factors may change, by the path of each of our kernels in them.
 
     Kernels of experts, routers, positions and the like are no such modules of `transformers`, or not alone, as those
-    that several modules share; convolutions of one channel alone have other factors in PEFT.
+    that several modules share; convolutions of one channel alone have other factors in PEFT, transposed ones none.
     """
     family, model = pretrained.family, plain(pretrained.model)
     rename, leaves = renamer(family.modules), jax.tree_util.tree_leaves_with_path(parameter_axes(model))
@@ -117,7 +117,8 @@ def targets_of(pretrained: Any) -> dict[str, Target]:
         table = TABLE.search(path) and not tied and not name.endswith("shared.weight")
         kernel = path.endswith(".kernel") and not ROUTED.search(path) and len(entry.leads) < 2
         depthwise = len(entry.shape) > 2 and entry.shape[1] == 1
-        kernel = kernel and not depthwise and not {*entry.names} & {*family.copies.values()}
+        upward = isinstance(entry.row.layout, Kernel) and entry.row.layout.transposed
+        kernel = kernel and not depthwise and not upward and not {*entry.names} & {*family.copies.values()}
         if (kernel or table or OUTPUT.search(path)) and name.endswith(".weight"):
             modules = tuple(rename(each).removesuffix(".weight") for each in entry.names)
             found |= dict.fromkeys(entry.row.ours, Target(entry, modules, axes[path].inputs))

@@ -35,6 +35,8 @@ def classifiers():
         if family.composed is not None:
             continue  # of which config.json must say what they are made of
         for name, architecture in family.architectures.items():
+            if "text-generation" in architecture.uses:
+                continue  # an encoder's config.json says whether it is a decoder
             made = [architecture.config(Fields.of({"model_type": kind, "num_labels": n})) for n in (7, 9)]
             if [getattr(getattr(config, "head", None), "outputs", None) for config in made] == [7, 9]:
                 yield kind, name
