@@ -9,6 +9,7 @@ from flax_transformer.bench.batches import bench_data
 SHAPES = ["--data.shapes.train", "16", "--data.shapes.held-out", "8", "--rows", "4", "--augment.operations", "1"]
 
 
+@pytest.mark.rotates
 def test_threads_and_a_worker_are_measured(run, tmp_path):
     code, out, err = run(
         "bench", "data", "experiments/classify_images.py", "vit", "--workers", 0, 1, "--batches", 2, "--json",

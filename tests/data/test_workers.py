@@ -36,23 +36,23 @@ class Lengths:
 
 def test_workers_lay_out_the_batches_of_threads():
     """Two workers, from a step on, of one of two processes: the same rows, made elsewhere; and threads again after."""
-    for other in ({}, {"start": 3, "process_index": 1, "process_count": 2}):
-        expected = stream(**other)
-        batches = stream(**other)
-        batches.work_in(2)
-        for _ in range(4):
-            one, two = next(expected), next(batches)
-            np.testing.assert_array_equal(two["inputs"]["x"], one["inputs"]["x"])
-            assert os.getpid() not in two["process"]
-        assert batches.get_state() == expected.get_state()
-        batches.work_in(0)
-        again = next(batches)
-        np.testing.assert_array_equal(again["inputs"]["x"], next(expected)["inputs"]["x"])
-        assert os.getpid() in again["process"]
-        batches.close()
-        expected.close()
+    other = {"start": 3, "process_index": 1, "process_count": 2}
+    expected, batches = stream(**other), stream(**other)
+    batches.work_in(2)
+    for _ in range(4):
+        one, two = next(expected), next(batches)
+        np.testing.assert_array_equal(two["inputs"]["x"], one["inputs"]["x"])
+        assert os.getpid() not in two["process"]
+    assert batches.get_state() == expected.get_state()
+    batches.work_in(0)
+    again = next(batches)
+    np.testing.assert_array_equal(again["inputs"]["x"], next(expected)["inputs"]["x"])
+    assert os.getpid() in again["process"]
+    batches.close()
+    expected.close()
 
 
+@pytest.mark.rotates
 def test_a_bucket_plan_goes_to_workers():
     """Its lock stays behind."""
     made = []
@@ -66,6 +66,7 @@ def test_a_bucket_plan_goes_to_workers():
         np.testing.assert_array_equal(one["inputs"]["x"], two["inputs"]["x"])
 
 
+@pytest.mark.rotates
 def test_workers_outlive_an_interrupt_of_their_group():
     """Ctrl-C and a preemption are for the process that trains, which still wants batches to end with."""
     batches = stream()
