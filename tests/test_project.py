@@ -114,6 +114,13 @@ def test_only_the_job_that_publishes_may_ask_for_a_token(name, asked):
     assert publishing["jobs"]["publish"]["needs"] == "build"
 
 
+def test_files_of_parity_are_marked_so():
+    """Else `make test` runs them wherever torch is."""
+    files = sorted(ROOT.glob("tests/**/test_*_parity.py"))
+    assert files
+    assert [path.name for path in files if "mark.parity" not in path.read_text()] == []
+
+
 def test_the_lock_names_public_places_and_what_the_project_asks_for():
     text = (ROOT / "uv.lock").read_text()
     assert set(re.findall(r"https?://[^/\"]+", text)) == {"https://pypi.org", "https://files.pythonhosted.org"}

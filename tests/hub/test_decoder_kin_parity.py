@@ -10,6 +10,8 @@ from flax_transformer import hub  # noqa: E402
 from tests.hub.oracle import close, compare, compare_made, forward, padded, random_ids  # noqa: E402
 from tests.hub.pictures import strengthen  # noqa: E402
 
+pytestmark = pytest.mark.parity
+
 BERT = {"vocab_size": 41, "initializer_range": 0.3, "is_decoder": True, "max_position_embeddings": 37}
 ODD = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 19}
 ONE = {"hidden_size": 10, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 7}
