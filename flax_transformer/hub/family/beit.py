@@ -182,6 +182,13 @@ RENAMED = {
     r"(layers\.\d+)\.relative_position_bias\.": r"\1.attention.attention.relative_position_bias.",
     **vit.RENAMED,
 }
+MODULES = {
+    r"^decode_head\.bottleneck\.": "decode_head.psp_bottleneck.",
+    r"^decode_head\.psp_modules\.(\d+)\.1\.": r"decode_head.psp_modules.blocks.\1.conv.",
+    r"^((?:decode|auxiliary)_head\..*)\.conv\.": r"\1.convolution.",
+    **vit.MODULES,
+}
+"""Those of the heads' convolutions and of the layers, the other way."""
 LARGER = (r"^(beit\.)?pooler\.", r"^classifier\.", r"^lm_head\.", r"^layernorm\.")
 SEGMENTING = (r"^(decode_head|auxiliary_head)\.", r"^fpn\d?\.")
 
@@ -213,7 +220,7 @@ FAMILIES = {
         prefix="beit.",
         ignored=(r"relative_position_index$",),
         renamed=RENAMED,
-        modules=vit.MODULES,
+        modules=MODULES,
         spelled=partial(bare, r"^beit\.(?=encoder\.layer\.|embeddings\.)"),
         settled=_settled,
     )

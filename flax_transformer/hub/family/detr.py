@@ -311,6 +311,11 @@ MODULES = {
     r"\.out_proj\.": ".o_proj.",
     r"((?:en|de)coder\.layers\.\d+)\.(fc\d)\.": r"\1.mlp.\2.",
     r"(^|\.)backbone\.conv_encoder\.model\.": r"\1backbone.model.",
+    r"^bbox_attention\.([qk])_linear\.": r"bbox_attention.\1_proj.",
+    **{rf"^mask_head\.lay{i}\.": f"mask_head.conv{i}.conv." for i in (1, 2)},
+    **{rf"^mask_head\.lay{i + 3}\.": f"mask_head.fpn_stages.{i}.refine.conv." for i in range(REFINED)},
+    **{rf"^mask_head\.adapter{i + 1}\.": f"mask_head.fpn_stages.{i}.fpn_adapter." for i in range(REFINED)},
+    r"^mask_head\.out_lay\.": "mask_head.output_conv.",
 }
 """The latter, the other way."""
 
