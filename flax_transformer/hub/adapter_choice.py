@@ -68,7 +68,8 @@ def _factors(name: str, given: Any, pretrained: Any) -> Lora:
 
 def _held(base: Any, axes: KernelAxes, pairs: Sequence[Any]) -> AdaptedKernel:
     """Stack the factors of a kernel, those of a smaller rank filled with zeros."""
-    lead, inputs, outputs = np.split(base.shape, (axes.layers, axes.layers + axes.inputs))
+    ends = axes.layers, axes.layers + axes.inputs
+    lead, inputs, outputs = base.shape[: ends[0]], base.shape[slice(*ends)], base.shape[ends[1] :]
     rank = max(pair.a.shape[-1] for pair in pairs if pair is not None)
     shape_a, shape_b = (*lead, *inputs, rank), (*lead, rank, *outputs)
 
@@ -81,7 +82,7 @@ def _held(base: Any, axes: KernelAxes, pairs: Sequence[Any]) -> AdaptedKernel:
     a = jnp.stack([filled(pair and pair.a, shape_a) for pair in pairs], axis=axes.layers)
     b = jnp.stack([filled(pair and pair.b, shape_b) for pair in pairs], axis=axes.layers)
     factor = jnp.broadcast_to(jnp.asarray([pair.scale if pair else 0.0 for pair in pairs]), (*lead, len(pairs)))
-    kernel = AdaptedKernel(base, a, b, factor, np.full(tuple(lead), -1, np.int32))
+    kernel = AdaptedKernel(base, a, b, factor, np.full(lead, -1, np.int32))
     places = [leaf.sharding for leaf in jax.tree.leaves(base) if isinstance(leaf, jax.Array)]
     if not places or not isinstance(places[0], NamedSharding):
         return kernel

@@ -76,11 +76,12 @@ class AdaptedKernel(StructuredKernel):
             y = self.base.multiply(x, inputs)
         else:
             y = flat_dot_general(x, cast_where_used(self.base, x.dtype), last_axes(x, inputs))
-        index = jnp.maximum(self.choice, 0)
-        factor = jnp.where(self.choice < 0, 0, self.factor[index])
-        change = self._of_all if jnp.ndim(self.choice) == 0 else self._of_rows
+        choice = jnp.asarray(self.choice)
+        index = jnp.maximum(choice, 0)
+        factor = jnp.where(choice < 0, 0, self.factor[index])
+        change = self._of_all if choice.ndim == 0 else self._of_rows
         change = change(widen(x), self.a[index], self.b[index], factor, inputs)
-        return jnp.where(self._spread(self.choice < 0, y), y, widen(y) + change).astype(y.dtype)
+        return jnp.where(self._spread(choice < 0, y), y, widen(y) + change).astype(y.dtype)
 
     def _of_all(self, x: Array, a: Array, b: Array, factor: Array, inputs: int) -> Array:
         low = jax.lax.dot_general(x, a, last_axes(x, inputs))
@@ -119,7 +120,7 @@ class AdaptedKernel(StructuredKernel):
         return (widen(base) + change.reshape(base.shape)).astype(base.dtype)
 
 
-def choose_adapter(model: Any, choice: Int[Array | np.ndarray, "*B"]) -> Any:
+def choose_adapter(model: Any, choice: Int[Array | np.ndarray, "*B"] | int | np.integer) -> Any:
     """Return a model in which adapters are chosen: one for all rows, or one for each of B.
 
     The choice is data: models with other choices of the same shape share one program.
@@ -128,7 +129,7 @@ def choose_adapter(model: Any, choice: Int[Array | np.ndarray, "*B"]) -> Any:
       model: with `AdaptedKernel`s in it.
       choice: numbers of adapters, -1 for none.
     """
-    on = np if isinstance(choice, np.ndarray | np.generic | int) else jnp
+    on = np if isinstance(choice, np.ndarray | np.integer | int) else jnp
 
     def choose(node: Any) -> Any:
         if not isinstance(node, AdaptedKernel):

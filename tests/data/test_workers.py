@@ -78,10 +78,29 @@ def test_workers_outlive_an_interrupt_of_their_group():
     batches.close()
 
 
+class Own:
+    """Batches that are no stream."""
+
+    def __iter__(self):
+        """See `Batches`."""
+        return self
+
+    def __next__(self):
+        """See `Batches`."""
+        return {}
+
+    def get_state(self):
+        """See `Batches`."""
+        return {}
+
+    def set_state(self, state):
+        """See `Batches`."""
+
+
 def test_bad_numbers_of_workers():
     """A negative one, and batches of another kind."""
     with pytest.raises(ValueError, match="workers must not be negative, got -1"):
         stream().work_in(-1)
-    with pytest.raises(ValueError, match="batches of a Stream, got list_iterator and 2 workers"):
-        work_in(iter([]), 2)
-    work_in(iter([]), 0)
+    with pytest.raises(ValueError, match="batches of a Stream, got Own and 2 workers"):
+        work_in(Own(), 2)
+    work_in(Own(), 0)

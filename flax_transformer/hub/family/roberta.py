@@ -23,6 +23,7 @@ from flax_transformer.hub.inputs import TYPES_FIRST, Inputs
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.text.causal_bert import CausalBertConfig
 from flax_transformer.models.text.roberta import token_positions
 from flax_transformer.nn import with_fields
 
@@ -38,7 +39,7 @@ def _positions(fields: Fields) -> dict[str, int]:
     return {"offset": first, "max_length": rows - first}
 
 
-def _rows(config: EncoderConfig) -> dict[str, int]:
+def _rows(config: EncoderConfig | CausalBertConfig) -> dict[str, int]:
     embedding = config.embedding
     return {"max_position_embeddings": embedding.max_length + embedding.offset, "pad_token_id": embedding.offset - 1}
 
