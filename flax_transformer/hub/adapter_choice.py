@@ -90,7 +90,7 @@ def _held(base: Any, axes: KernelAxes, pairs: Sequence[Any]) -> AdaptedKernel:
     return replace(kernel, **{name: jax.device_put(getattr(kernel, name), whole) for name in ("a", "b", "factor")})
 
 
-def choice_of(names: Names, adapters: Sequence[str]) -> np.ndarray:
+def choice_of(names: Names, adapters: Sequence[str]) -> np.ndarray | np.int32:
     """Return the numbers of adapters, -1 for none: one, or [B].
 
     Raises:
