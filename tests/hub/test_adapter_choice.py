@@ -170,6 +170,7 @@ def test_what_cannot_be_chosen_says_so(gpt2):
         held.set_adapter("one")
 
 
+@pytest.mark.rotates
 def test_recordings_have_one_adapter_for_all():
     plain = hub.load(HERE / "golden" / "whisper")
     held = hub.hold_adapters(plain, {"one": factors(plain, r"(query|up)\.kernel$")})

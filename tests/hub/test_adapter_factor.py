@@ -35,6 +35,7 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", FAMILIES)
 def test_factors_of_every_family_come_back(family, tmp_path):
     plain = hub.load(GOLDEN / family)

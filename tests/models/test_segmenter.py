@@ -107,6 +107,7 @@ def masked(**options):
     return MaskDetrConfig(backbone=RESNET, encoder=trunk(False), decoder=trunk(True), queries=3, classes=2, **options)
 
 
+@pytest.mark.rotates
 def test_a_detector_with_masks_is_a_detector():
     model, images = masked().build(nnx.Rngs(0)), jnp.ones((2, 32, 48, 1))
     hidden, _, masks = model.segment(images)

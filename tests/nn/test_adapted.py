@@ -110,6 +110,7 @@ def test_kernels_of_few_bits_have_adapters_too():
     np.testing.assert_allclose(kernel.merged(1), plain.merged(1), rtol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_stack_scans_loops_and_differentiates_alike():
     config = transformer_block(embed=8, heads=2, inner=12)
     blocks = with_adapters(init_stack(lambda rngs: config.build(rngs), 3, key=jax.random.key(0)), 1)
