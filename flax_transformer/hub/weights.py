@@ -255,6 +255,15 @@ def _join(entry: Entry, parts: list[jax.Array], index: tuple[int, ...]) -> np.nd
     return entry.row.layout.join([np.asarray(part[index] if index else part) for part in parts])
 
 
+def renames(names: Mapping[str, str]) -> dict[str, str]:
+    """Return patterns of a `renamer` that put one beginning of names for another, module by module.
+
+    >>> renamer(renames({"head.gn1": "head.norm1"}))("head.gn1.weight")
+    'head.norm1.weight'
+    """
+    return {rf"^{re.escape(old)}\.": f"{new}." for old, new in names.items()}
+
+
 def renamer(patterns: Mapping[str, str]) -> Callable[[str], str]:
     """Make a function that rewrites names by patterns, in order."""
     compiled = [(re.compile(pattern), to) for pattern, to in patterns.items()]

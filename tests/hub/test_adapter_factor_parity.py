@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from flax_transformer.hub.adapter_target import targets_of  # noqa: E402
-from flax_transformer.hub.weights import renamer  # noqa: E402
+from flax_transformer.hub.adapter_target import modules_of, targets_of  # noqa: E402
+from flax_transformer.hub.quantized.model import plain  # noqa: E402
+from flax_transformer.hub.weights import renamer, resolve  # noqa: E402
 from flax_transformer.train import LoraConfig, init_lora, merge_lora  # noqa: E402
 from flax_transformer.train.lora import LowRank  # noqa: E402
 
@@ -219,3 +220,6 @@ def test_modules_have_the_names_of_transformers(folder):
             assert linear or type(modules[module]).__name__.startswith(("Conv", "Embedding")) or target.is_table
             assert isinstance(modules[module], transformers.pytorch_utils.Conv1D) == target.is_turned
             assert tuple(modules[module].weight.shape) == target.entry.shape
+    names, rows = modules_of(loaded), loaded.family.rows(loaded.architecture)
+    head = [each for each in resolve(rows, plain(loaded.model)) if each.row in loaded.architecture.head]
+    assert {names[name] for each in head for name in each.names} <= {*modules}  # as `modules_to_save` names them

@@ -14,8 +14,9 @@ from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, 
 from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.segmentation import SEGMENTER, head_rows, segmented, with_heads, write_heads
+from flax_transformer.hub.segmentation import MOST, SEGMENTER, head_rows, segmented, with_heads, write_heads
 from flax_transformer.hub.table import batch_norm, conv, linear, norm, parameter, under
+from flax_transformer.hub.weights import renames
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.backbone import BackboneConfig
 from flax_transformer.models.vision.beit import BeitConfig, beit_base_patch16
@@ -169,13 +170,17 @@ PYRAMID = (
     *conv("quadruple_conv2", "fpn1.3", transposed=True),
     *conv("double_conv", "fpn2.0", transposed=True),
 )
+HEAD_MODULES = {
+    "fpn1.0": "fpn.fpn1.conv_transpose1",
+    "fpn1.1": "fpn.fpn1.normalization",
+    "fpn1.3": "fpn.fpn1.conv_transpose2",
+    "fpn2.0": "fpn.fpn2",
+    "decode_head.bottleneck": "decode_head.psp_bottleneck",
+    **{f"decode_head.psp_modules.{i}.1": f"decode_head.psp_modules.blocks.{i}.conv" for i in range(MOST)},
+}
+"""Modules of the heads of segmentation, by their names in files and in transformers 5."""
 RENAMED = {
-    r"^fpn\.fpn1\.conv_transpose1\.": "fpn1.0.",
-    r"^fpn\.fpn1\.normalization\.": "fpn1.1.",
-    r"^fpn\.fpn1\.conv_transpose2\.": "fpn1.3.",
-    r"^fpn\.fpn2\.": "fpn2.0.",
-    r"^decode_head\.psp_bottleneck\.": "decode_head.bottleneck.",
-    r"^decode_head\.psp_modules\.blocks\.(\d+)\.conv\.": r"decode_head.psp_modules.\1.1.",
+    **renames({new: old for old, new in HEAD_MODULES.items()}),
     r"^((?:decode|auxiliary)_head\..*)\.convolution\.": r"\1.conv.",
     r"^((?:decode|auxiliary)_head\..*)\.normalization\.": r"\1.bn.",
     r"(^|\.)shared_position_bias\.": r"\1encoder.relative_position_bias.",
@@ -183,12 +188,12 @@ RENAMED = {
     **vit.RENAMED,
 }
 MODULES = {
-    r"^decode_head\.bottleneck\.": "decode_head.psp_bottleneck.",
-    r"^decode_head\.psp_modules\.(\d+)\.1\.": r"decode_head.psp_modules.blocks.\1.conv.",
-    r"^((?:decode|auxiliary)_head\..*)\.conv\.": r"\1.convolution.",
+    **renames(HEAD_MODULES),
+    r"^((?:decode|auxiliary)_head\..*)\.conv\.(?=\w+$)": r"\1.convolution.",
+    r"^((?:decode|auxiliary)_head\..*)\.bn\.": r"\1.normalization.",
     **vit.MODULES,
 }
-"""Those of the heads' convolutions and of the layers, the other way."""
+"""The same, the other way."""
 LARGER = (r"^(beit\.)?pooler\.", r"^classifier\.", r"^lm_head\.", r"^layernorm\.")
 SEGMENTING = (r"^(decode_head|auxiliary_head)\.", r"^fpn\d?\.")
 

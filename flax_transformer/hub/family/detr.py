@@ -17,6 +17,7 @@ from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import SIDES
 from flax_transformer.hub.table import conv, linear, norm, parameter, under
+from flax_transformer.hub.weights import renames
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50
 from flax_transformer.models.vision.detr_mask import REFINED, MaskDetr, MaskDetrConfig
@@ -286,24 +287,22 @@ LAYERS = {
 """Names of a ResNet's parts, and of the layers of its blocks, and timm's."""
 LARGER = (r"^class_labels_classifier\.", r"^bbox_predictor\.")
 ROOT = r"(^|\.)backbone\.(?:conv_encoder\.)?model\."
+MASK_MODULES = {
+    **{f"bbox_attention.{each}_linear": f"bbox_attention.{each}_proj" for each in "qk"},
+    **{f"mask_head.lay{i}": f"mask_head.conv{i}.conv" for i in (1, 2)},
+    **{f"mask_head.gn{i}": f"mask_head.conv{i}.norm" for i in (1, 2)},
+    **{f"mask_head.lay{i + 3}": f"mask_head.fpn_stages.{i}.refine.conv" for i in range(REFINED)},
+    **{f"mask_head.gn{i + 3}": f"mask_head.fpn_stages.{i}.refine.norm" for i in range(REFINED)},
+    **{f"mask_head.adapter{i + 1}": f"mask_head.fpn_stages.{i}.fpn_adapter" for i in range(REFINED)},
+    "mask_head.out_lay": "mask_head.output_conv",
+}
+"""Modules of the head of masks, by their names in files and in transformers 5."""
 RENAMED = {
     rf"{ROOT}(?=embedder|encoder)": rf"\1{BACKBONE}",
     **{rf"{ROOT}{timm}\.": rf"\1{BACKBONE}{ours}." for ours, timm in PARTS.items()},
     **{rf"(stages\.\d\.layers\.\d+)\.{timm}\.": rf"\1.{ours}." for ours, timm in LAYERS.items()},
     r"\.o_proj\.": ".out_proj.",
-    r"^bbox_attention\.([qk])_proj\.": r"bbox_attention.\1_linear.",
-    **{rf"^mask_head\.conv{i}\.conv\.": f"mask_head.lay{i}." for i in (1, 2)},
-    **{rf"^mask_head\.conv{i}\.norm\.": f"mask_head.gn{i}." for i in (1, 2)},
-    **{
-        rf"^mask_head\.fpn_stages\.{i}\.{theirs}\.": f"mask_head.{old}{number}."
-        for i in range(REFINED)
-        for theirs, old, number in (
-            ("fpn_adapter", "adapter", i + 1),
-            (r"refine\.conv", "lay", i + 3),
-            (r"refine\.norm", "gn", i + 3),
-        )
-    },
-    r"^mask_head\.output_conv\.": "mask_head.out_lay.",
+    **renames({new: old for old, new in MASK_MODULES.items()}),
     r"(layers\.\d+)\.mlp\.(fc\d)\.": r"\1.\2.",
 }
 """Names of timm's backbones, and of transformers 5, which keeps others in files."""
@@ -311,11 +310,7 @@ MODULES = {
     r"\.out_proj\.": ".o_proj.",
     r"((?:en|de)coder\.layers\.\d+)\.(fc\d)\.": r"\1.mlp.\2.",
     r"(^|\.)backbone\.conv_encoder\.model\.": r"\1backbone.model.",
-    r"^bbox_attention\.([qk])_linear\.": r"bbox_attention.\1_proj.",
-    **{rf"^mask_head\.lay{i}\.": f"mask_head.conv{i}.conv." for i in (1, 2)},
-    **{rf"^mask_head\.lay{i + 3}\.": f"mask_head.fpn_stages.{i}.refine.conv." for i in range(REFINED)},
-    **{rf"^mask_head\.adapter{i + 1}\.": f"mask_head.fpn_stages.{i}.fpn_adapter." for i in range(REFINED)},
-    r"^mask_head\.out_lay\.": "mask_head.output_conv.",
+    **renames(MASK_MODULES),
 }
 """The latter, the other way."""
 
