@@ -1,11 +1,8 @@
 """How fast the batches of an experiment are laid out, by threads or by worker processes; nothing trains."""
 
 import resource
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +10,10 @@ from typing import Any
 import jax
 
 from flax_transformer.bench.environment import environment
-from flax_transformer.bench.experiment import with_options
+from flax_transformer.bench.experiment import opened, with_options
 from flax_transformer.bench.target import find_experiment
 from flax_transformer.task.command import split_target
-from flax_transformer.train.batch_layout import work_in
-from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.batch_layout import closed, work_in
 from flax_transformer.train.loop import Batches
 
 
@@ -56,9 +52,8 @@ def bench_data(name: str, workers: Sequence[int], *, count: int = 50, options: S
     if not path.endswith(".py"):
         raise ValueError(f"batches are those of an experiment's file, got {name}")
     experiment = with_options(find_experiment(Path(path), which), options)
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        batches = experiment.task(RunFolder(Path(folder))).batches
-    found = [asdict(_laid(batches, each, count)) for each in workers]
+    with opened(experiment) as task:
+        found = [asdict(_laid(task.batches, each, count)) for each in workers]
     return {"target": {"name": name, "options": list(options), "batches": count}, "environment": environment(),
             "results": found}  # fmt: skip
 
@@ -66,15 +61,15 @@ def bench_data(name: str, workers: Sequence[int], *, count: int = 50, options: S
 def _laid(batches: Batches, workers: int, count: int) -> Laid:
     work_in(batches, workers)
     before, began = _cpu_seconds(), time.perf_counter()
-    rows = jax.tree.leaves(next(batches))[0].shape[0]
-    first = time.perf_counter() - began
-    for _ in range(max(10, 2 * workers)):
-        next(batches)
-    began = time.perf_counter()
-    for _ in range(count):
-        next(batches)
-    rate = count / (time.perf_counter() - began)
-    batches.close()  # a worker's CPU time counts from its end on
+    with closed(batches):  # a worker's CPU time counts from its end on
+        rows = jax.tree.leaves(next(batches))[0].shape[0]
+        first = time.perf_counter() - began
+        for _ in range(max(10, 2 * workers)):
+            next(batches)
+        began = time.perf_counter()
+        for _ in range(count):
+            next(batches)
+        rate = count / (time.perf_counter() - began)
     return Laid(workers, first, rate, rate * rows, _cpu_seconds() - before)
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 from flax_transformer.bench.workload import Batch, Size, Workload, changed, compute_type, from_config, measurable
-from flax_transformer.task.experiment import Experiment, option_type
+from flax_transformer.task.experiment import Experiment, Task, option_type
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.start import StartConfig
+from flax_transformer.train.batch_layout import closed
 from flax_transformer.train.carry import NOTHING, carry_of
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
@@ -62,8 +63,7 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     if (config := getattr(experiment, "model", None)) is not None:
         config = changed(config, size)
         experiment = replace(experiment, model=config)
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        task = experiment.task(RunFolder(Path(folder)))
+    with opened(experiment) as task:
         batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
     if task.objective is None:
         raise ValueError(f"{name} trains by a step of its own, which is not measured; only objectives are")
@@ -85,6 +85,16 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     items = count_items(objective, model, batch)
     shape = {"rows": jax.tree.leaves(batch)[0].shape[0]}
     return Workload(name=name, dtype=compute_type(config), shape=shape, forward=loss, items=items, **training)
+
+
+@contextmanager
+def opened(experiment: Experiment) -> Iterator[Task]:
+    """Open an experiment's data in a folder that is gone in the end; what is said of them goes to standard error."""
+    with tempfile.TemporaryDirectory() as folder:
+        with redirect_stdout(sys.stderr):
+            task = experiment.task(RunFolder(Path(folder)))
+        with closed(task.batches):
+            yield task
 
 
 def count_items(objective: Callable[..., Any], model: Any, batch: Batch) -> int | None:

@@ -39,9 +39,9 @@ BATCH = 32
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """`pipe(input)` gives the result of one input, `pipe(list)` a list of them, and of any other iterable an iterator.
+    """`pipe(input)` gives the result of one input, `pipe(list)` a list of them, and `pipe(iterator)` an iterator.
 
-    An iterator reads no further than the batch that it answers, so that what is read may be longer than memory.
+    It reads no further than the batch that it answers, so that what is read may be longer than memory.
     """
 
     task: str
@@ -54,7 +54,7 @@ class Pipeline:
     """Inputs that are handed over together."""
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """Answer one input, a list of them, or every one of an iterable.
+        """Answer one input, a list of them, or every one of an iterator, as a generator is.
 
         Args:
           inputs: texts; for images, videos and recordings files of this machine, or what the task's function takes; for

@@ -76,8 +76,8 @@ def export_program(
     Raises:
       ValueError: a folder that holds something, no platforms or unknown ones, a length or size that the model does not
         have, a checkpoint that reads something else than texts, images and recordings, or whose lengths decide how it
-        computes; a program that gives other numbers.
-      ModuleNotFoundError: without the package flatbuffers.
+        computes, or with kernels of four bits, for which files of parameters have no type; a program that gives other
+        numbers; without the package flatbuffers.
     """
     folder = Path(folder)
     if length is not None and length < 1:
@@ -90,7 +90,6 @@ def export_program(
     parameters = _parameters(pretrained)
     exported = _exported(pretrained, parameters, tuple(platforms), length, image)
     about = _about(pretrained, exported)
-    about["limits"] = _said_limits(pretrained, about["inputs"])
     program = Program(exported, parameters, about)
     about["largest_difference"] = _difference(pretrained, program)
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,10 +120,8 @@ def open_program(folder: str | Path) -> Program:
 def _need_flatbuffers() -> None:
     try:
         import flatbuffers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'programs are written and read with flatbuffers: pip install "flax-transformer[export]"'
-        ) from error
+    except ImportError as error:
+        raise ValueError('programs take flatbuffers: pip install "flax-transformer[export]"') from error
 
 
 def _parameters(pretrained: Pretrained) -> dict[str, Any]:
@@ -132,6 +129,8 @@ def _parameters(pretrained: Pretrained) -> dict[str, Any]:
     found = {path_name(path): leaf for path, leaf in paths}
     if len(found) < len(paths):
         raise ValueError("a program's parameters need names of their own, some of this checkpoint's have none")
+    if few := {str(leaf.dtype) for leaf in found.values() if str(leaf.dtype) in ("int4", "uint4")}:
+        raise ValueError(f"a program's parameters have 8 bits or more, the checkpoint has kernels of {listed(few)}")
     return found
 
 
@@ -203,13 +202,6 @@ def _limits(pretrained: Pretrained, needed: Sequence[str]) -> tuple[dict[str, in
     return {"t": SAMPLES if "input_values" in needed else 1}, most
 
 
-def _said_limits(pretrained: Pretrained, inputs: Mapping[str, Any]) -> dict[str, list[int | None]]:
-    """Return the least and the most that sides that are open may be."""
-    least, most = _limits(pretrained, [*inputs])
-    sides = {side for each in inputs.values() for side in each["shape"] if isinstance(side, str)}
-    return {side: [least.get(side, 1), most.get(side)] for side in sorted(sides)}
-
-
 def _image(pretrained: Pretrained, image: tuple[int, int] | None) -> tuple[Any, tuple[Any, ...]]:
     config, name = pretrained.model.cfg, pretrained.config["architectures"][0]
     of = next((each.image for each in configs_in(config) if hasattr(each, "image")), None)
@@ -245,8 +237,11 @@ def _about(pretrained: Pretrained, exported: Any) -> dict[str, Any]:
         name: {"dtype": str(each.dtype), "shape": [side if isinstance(side, int) else str(side) for side in each.shape]}
         for name, each in tree.items()
     }
+    least, most = _limits(pretrained, [*given])
+    sides = {str(side) for each in given.values() for side in each.shape if not isinstance(side, int)}
     return {
         "architecture": pretrained.config["architectures"][0], "inputs": said(given), "outputs": said(made),
+        "limits": {side: [least.get(side, 1), most.get(side)] for side in sorted(sides)},
         "platforms": list(exported.platforms), "calling_convention_version": exported.calling_convention_version,
         "jax": jax.__version__,
     }  # fmt: skip

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.task.program import export_program, open_program
 from tests.hub.test_golden import GOLDEN, real_positions
 
@@ -132,6 +134,23 @@ def test_what_is_refused(tmp_path, kind, options, message):
     with pytest.raises(ValueError, match=message):
         export_program(hub.load(FOLDER / kind), tmp_path / "program", **options)
     assert not (tmp_path / "program").exists()
+
+
+def test_parameters_keep_their_types(tmp_path):
+    """Halves and whole numbers of 8 bits go along; of 4 bits there are none in files."""
+    pretrained = hub.load(FOLDER / "gpt2", dtype="bfloat16")
+    export_program(pretrained, tmp_path / "half", platforms=["cpu"])
+    program, ids = open_program(tmp_path / "half"), np.array([[4, 5, 6]], np.int32)
+    assert {str(each.dtype) for each in program.parameters.values()} == {"bfloat16"}
+    expected = pretrained(input_ids=ids, attention_mask=np.ones_like(ids)).logits
+    found = program(input_ids=ids, attention_mask=np.ones_like(ids))["logits"]
+    np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
+    plain = hub.load(FOLDER / "llama")
+    few = replace(plain, model=quantize_model(plain.model, Quantization(weights="int8")))
+    assert export_program(few, tmp_path / "int8", platforms=["cpu"]).about["largest_difference"] <= 1e-5
+    fewer = replace(plain, model=quantize_model(plain.model, Quantization(weights="int4", group=8)))
+    with pytest.raises(ValueError, match="8 bits or more, the checkpoint has kernels of int4"):
+        export_program(fewer, tmp_path / "int4")
 
 
 def test_inputs_that_do_not_fit(tmp_path):
