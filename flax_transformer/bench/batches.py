@@ -13,6 +13,7 @@ from flax_transformer.bench.environment import environment
 from flax_transformer.bench.experiment import opened, with_options
 from flax_transformer.bench.target import find_experiment
 from flax_transformer.task.command import split_target
+from flax_transformer.text_table import align
 from flax_transformer.train.batch_layout import closed, work_in
 from flax_transformer.train.loop import Batches
 
@@ -83,14 +84,15 @@ def render_data(record: dict[str, Any]) -> str:
 
     >>> row = {"workers": 2, "first": 1.5, "batches_per_second": 20.0, "rows_per_second": 2560.0, "cpu_seconds": 3.0}
     >>> print(render_data({"results": [row]}))
-     workers  first batch  batches/s      rows/s  CPU seconds
-           2         1.5s       20.0       2,560          3.0
+    workers  first batch  batches/s  rows/s  CPU seconds
+          2         1.5s       20.0   2,560          3.0
     """
-    lines = [f"{'workers':>8}  {'first batch':>11}  {'batches/s':>9}  {'rows/s':>10}  {'CPU seconds':>11}"]
-    for row in record["results"]:
-        who = row["workers"] or "threads"
-        lines.append(
-            f"{who:>8}  {row['first']:>10.1f}s  {row['batches_per_second']:>9.1f}  {row['rows_per_second']:>10,.0f}  "
-            f"{row['cpu_seconds']:>11.1f}"
+    head = ("workers", "first batch", "batches/s", "rows/s", "CPU seconds")
+    rows = [
+        (
+            str(row["workers"] or "threads"), f"{row['first']:.1f}s", f"{row['batches_per_second']:.1f}",
+            f"{row['rows_per_second']:,.0f}", f"{row['cpu_seconds']:.1f}",
         )
-    return "\n".join(lines)
+        for row in record["results"]
+    ]  # fmt: skip
+    return align([head, *rows], "r")

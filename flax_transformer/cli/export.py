@@ -30,10 +30,14 @@ def export(
     """
     from flax_transformer.task.checkpoint import open_checkpoint
     from flax_transformer.task.program import export_program
+    from flax_transformer.text_table import align
 
     pretrained = open_checkpoint(checkpoint, revision=revision)
     program = export_program(pretrained, folder, platforms=platforms, length=length, image=image)
-    for what in ("inputs", "outputs"):
-        for name, each in program.about[what].items():
-            print(f"{what[:-1]:<7} {name:<22} {each['dtype']:<9} {' × '.join(map(str, each['shape']))}")
+    rows = [
+        (what, name, each["dtype"], " × ".join(map(str, each["shape"])))
+        for what in ("input", "output")
+        for name, each in program.about[f"{what}s"].items()
+    ]
+    print(align(rows, "l"))
     print(f"as the checkpoint to {program.about['largest_difference']:.1e} of the largest value")
