@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ def digest(*parts: str | Shaped[np.ndarray, "..."]) -> str:
     return sha.hexdigest()
 
 
-def name_data(items: Sequence[Any]) -> str:
+def name_data(items: Any) -> str:
     """Name a sequence of examples: by its own ``fingerprint``, as a range, or by the SHA-256 of its items as JSON.
 
     An item that JSON does not know is written by its own ``fingerprint``, or as an array.
