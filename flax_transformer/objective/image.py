@@ -14,7 +14,13 @@ from jaxtyping import Array, Float
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.structural_similarity import structural_similarity
 from flax_transformer.objective.objective import Batch, Loss, Objective
-from flax_transformer.ops.adversarial import ADVERSARIAL_LOSSES, AdversarialLoss, gradient_penalty, r1_penalty
+from flax_transformer.ops.adversarial import (
+    ADVERSARIAL_LOSSES,
+    AdversarialLoss,
+    AdversarialName,
+    gradient_penalty,
+    r1_penalty,
+)
 from flax_transformer.ops.differentiable_augment import CHANGES, differentiable_augment
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.train.game import Player, alternate
@@ -72,7 +78,7 @@ class AdversarialObjective(Objective):
     generator; called, the objective gives the generator's loss.
     """
 
-    loss: Literal["hinge", "non-saturating", "least-squares", "wasserstein"] = "hinge"
+    loss: AdversarialName = "hinge"
     """What both minimise of the discriminator's numbers."""
     discriminator_rate: float = 1.0
     """The discriminator's learning rate, as a multiple of the generator's."""
@@ -132,7 +138,8 @@ class PairedLoss(AdversarialObjective):
         keys, images = split_keys(key, 3), batch["inputs"]["images"]
         made = _translated(model.generator, images, keys[0])
         total, metrics = self.error.of(made, batch["labels"], batch["weights"])
-        fooled = per_row(self.players_loss.fool(self._judged(model, made, images, keys[1:])))
+        judged, real = (self._judged(model, each, images, keys[1:]) for each in (made, batch["labels"]))
+        fooled = per_row(self.players_loss.fool(judged, real))
         adversarial = jnp.sum(fooled * batch["weights"])
         return total + self.weight * adversarial, {**metrics, "adversarial": adversarial}
 
@@ -140,9 +147,10 @@ class PairedLoss(AdversarialObjective):
         """Sum the discriminator's loss over a batch."""
         keys, images, loss = split_keys(key, 5), batch["inputs"]["images"], self.players_loss
         made = jax.lax.stop_gradient(_translated(model.generator, images, keys[0]))
-        real = loss.real(self._judged(model, batch["labels"], images, keys[1:3]))
-        fake = loss.fake(self._judged(model, made, images, keys[3:]))
-        return _halves(real, fake, batch["weights"])
+        real, fake = (
+            self._judged(model, each, images, own) for each, own in ((batch["labels"], keys[1:3]), (made, keys[3:]))
+        )
+        return _halves(*loss.critic(real, fake), batch["weights"])
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum the error of what the generator makes."""
@@ -164,7 +172,7 @@ class CycleLoss(AdversarialObjective):
     that of images that were of the other set already.
     """
 
-    loss: Literal["hinge", "non-saturating", "least-squares", "wasserstein"] = "least-squares"
+    loss: AdversarialName = "least-squares"
     """What both minimise of the discriminators' numbers."""
     cycle: float = 10.0
     """Weight of the images that went there and back."""
@@ -185,8 +193,8 @@ class CycleLoss(AdversarialObjective):
         for number, (there, back, judge, source, target) in enumerate(_ways(model, batch)):
             own = keys[5 * number : 5 * number + 5]
             made = _translated(there, source, own[0])
-            judged = judge(self.changed(made, own[1]), key=own[2])
-            totals["adversarial"] += jnp.sum(per_row(self.players_loss.fool(judged)) * weights)
+            judged, real = (judge(self.changed(each, own[1]), key=own[2]) for each in (made, target))
+            totals["adversarial"] += jnp.sum(per_row(self.players_loss.fool(judged, real)) * weights)
             totals["cycle"] += jnp.sum(absolute_error(_translated(back, made, own[3]), source) * weights)
             same = absolute_error(_translated(there, target, own[4]), target) if self.identity else 0 * weights
             totals["identity"] += jnp.sum(same * weights)
@@ -199,9 +207,9 @@ class CycleLoss(AdversarialObjective):
         for number, (there, _, judge, source, target) in enumerate(_ways(model, batch)):
             own = keys[5 * number : 5 * number + 5]
             made = jax.lax.stop_gradient(_translated(there, source, own[0]))
-            real = self.players_loss.real(judge(self.changed(target, own[1]), key=own[2]))
-            fake = self.players_loss.fake(judge(self.changed(made, own[3]), key=own[4]))
-            each, metrics = _halves(real, fake, batch["weights"])
+            real = judge(self.changed(target, own[1]), key=own[2])
+            fake = judge(self.changed(made, own[3]), key=own[4])
+            each, metrics = _halves(*self.players_loss.critic(real, fake), batch["weights"])
             total += each
         return total, metrics
 
@@ -224,9 +232,9 @@ class SampleLoss(AdversarialObjective):
 
     separable: ClassVar[bool] = False  # noise is drawn for the rows of a whole batch
 
-    penalty: Literal["none", "r1", "gradient"] = "r1"
-    """What bounds the discriminator's gradient in the images: its square at real ones (R1), or how far its norm is from
-    1 between real and generated ones (WGAN-GP)."""
+    penalty: Literal["none", "r1", "both", "gradient"] = "r1"
+    """What bounds the discriminator's gradient in the images: its square at real ones (R1), at real and at generated
+    ones (R1 and R2), or how far its norm is from 1 between real and generated ones (WGAN-GP)."""
     penalty_weight: float = 1.0
     """Of the penalty in the discriminator's loss."""
     penalty_every: int = 1
@@ -244,9 +252,11 @@ class SampleLoss(AdversarialObjective):
         """Sum the generator's loss over a batch; without a key of the same noise every time."""
         keys, labels = jax.random.split(_drawn(key), 2), batch["labels"]
         made = model.generator(model.generator.noise(keys[0], len(labels)), labels)
-        judged = model.discriminator(self.changed(made, None if key is None else keys[1]), labels)
-        weights = batch["weights"]
-        return jnp.sum(per_row(self.players_loss.fool(judged)) * weights), {"count": jnp.sum(weights)}
+        changing, weights = None if key is None else keys[1], batch["weights"]
+        judged, real = (
+            model.discriminator(self.changed(images, changing), labels) for images in (made, batch["inputs"]["images"])
+        )
+        return jnp.sum(per_row(self.players_loss.fool(judged, real)) * weights), {"count": jnp.sum(weights)}
 
     def discriminator_loss(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the discriminator's loss over a batch; without a key there is no penalty."""
@@ -258,8 +268,8 @@ class SampleLoss(AdversarialObjective):
         images, made = self.changed(images, real_key), self.changed(made, fake_key)
 
         loss, judge = self.players_loss, model.discriminator
-        real, fake = loss.real(judge(images, labels)), loss.fake(judge(made, labels))
-        total, metrics = _halves(real, fake, weights, scale=1.0)
+        halves = loss.critic(judge(images, labels), judge(made, labels))
+        total, metrics = _halves(*halves, weights, scale=1.0)
         if key is not None and self.penalty != "none":
             n = self.penalty_every
             some = weights[::n]
@@ -274,7 +284,10 @@ class SampleLoss(AdversarialObjective):
         return {"loss": loss, **metrics}
 
     def _penalty(self, critic: Callable[[Array], Array], real: Array, fake: Array, key: jax.Array) -> Array:
-        return r1_penalty(critic, real) if self.penalty == "r1" else gradient_penalty(critic, real, fake, key)
+        if self.penalty == "gradient":
+            return gradient_penalty(critic, real, fake, key)
+        at_real = r1_penalty(critic, real)
+        return at_real + r1_penalty(critic, fake) if self.penalty == "both" else at_real
 
 
 def _drawn(key: jax.Array | None) -> jax.Array:

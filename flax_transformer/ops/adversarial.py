@@ -5,34 +5,49 @@ Axes: B rows.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 Logits = Float[Array, "*B"]
+Loss = Callable[[Logits], Logits]
+
+AdversarialName = Literal["hinge", "non-saturating", "least-squares", "wasserstein", "relativistic"]
+"""A loss of two players, by name."""
 
 
 class AdversarialLoss(NamedTuple):
-    """What both players minimise, as functions of the critic's numbers."""
+    """What both players minimise, as functions of the critic's numbers of real data and of generated."""
 
-    real: Callable[[Logits], Logits]
-    """The critic's loss of real data."""
-    fake: Callable[[Logits], Logits]
-    """The critic's loss of generated data."""
-    fool: Callable[[Logits], Logits]
-    """The generator's loss of what it has generated."""
+    critic: Callable[[Logits, Logits], tuple[Logits, Logits]]
+    """The critic's loss of real data and of generated, of the numbers of real data and of generated."""
+    fool: Callable[[Logits, Logits], Logits]
+    """The generator's loss of what it has generated, of the numbers of generated data and of real."""
 
 
-ADVERSARIAL_LOSSES = {
-    "hinge": AdversarialLoss(lambda x: jax.nn.relu(1 - x), lambda x: jax.nn.relu(1 + x), lambda x: -x),
-    "non-saturating": AdversarialLoss(lambda x: jax.nn.softplus(-x), jax.nn.softplus, lambda x: jax.nn.softplus(-x)),
-    "least-squares": AdversarialLoss(lambda x: (x - 1) ** 2, lambda x: x**2, lambda x: (x - 1) ** 2),
-    "wasserstein": AdversarialLoss(lambda x: -x, lambda x: x, lambda x: -x),
+def _apart(real: Loss, fake: Loss, fool: Loss) -> AdversarialLoss:
+    """Return losses in which real data and generated are not compared."""
+    return AdversarialLoss(lambda r, f: (real(r), fake(f)), lambda f, r: fool(f))
+
+
+def _relativistic(real: Logits, fake: Logits) -> tuple[Logits, Logits]:
+    half = jax.nn.softplus(fake - real) / 2
+    return half, half
+
+
+ADVERSARIAL_LOSSES: dict[AdversarialName, AdversarialLoss] = {
+    "hinge": _apart(lambda x: jax.nn.relu(1 - x), lambda x: jax.nn.relu(1 + x), lambda x: -x),
+    "non-saturating": _apart(lambda x: jax.nn.softplus(-x), jax.nn.softplus, lambda x: jax.nn.softplus(-x)),
+    "least-squares": _apart(lambda x: (x - 1) ** 2, lambda x: x**2, lambda x: (x - 1) ** 2),
+    "wasserstein": _apart(lambda x: -x, lambda x: x, lambda x: -x),
+    "relativistic": AdversarialLoss(_relativistic, lambda f, r: jax.nn.softplus(r - f)),
 }
 """By name: hinge (Lim & Ye 2017; Miyato et al. 2018), non-saturating (Goodfellow et al. 2014), least-squares (Mao et
-al. 2017), Wasserstein (Arjovsky et al. 2017), which takes a critic with a bounded gradient."""
+al. 2017), Wasserstein (Arjovsky et al. 2017), which takes a critic with a bounded gradient; relativistic, of pairs of a
+real and a generated row (Jolicoeur-Martineau 2018), so that no row of the data may be left out by the generator (Huang
+et al. 2024, https://arxiv.org/abs/2501.05441, who bound the gradient at both)."""
 
 Critic = Callable[[Array], Logits]
 """Of rows."""

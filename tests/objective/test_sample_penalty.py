@@ -27,6 +27,20 @@ def test_the_penalty_of_every_second_row_stands_for_all():
         SampleLoss(penalty_every=0)
 
 
+def test_both_bounds_the_gradient_at_generated_images_too():
+    _, model, batch = case("SampleLoss")
+    batch, key = jax.tree.map(jnp.asarray, batch), jax.random.key(0)
+    penalties = {
+        name: SampleLoss(penalty=name).discriminator_loss(model, batch, key=key)[1]["penalty"]
+        for name in ("r1", "both")
+    }
+    labels = batch["labels"]
+    made = model.generator(model.generator.noise(jax.random.split(key, 4)[0], len(labels)), labels)
+    at_made = jnp.sum(r1_penalty(lambda x: model.discriminator(x, labels), made) * batch["weights"])
+    assert at_made > 0
+    np.testing.assert_allclose(penalties["both"], penalties["r1"] + at_made, rtol=1e-5)
+
+
 @pytest.mark.rotates
 def test_a_place_becomes_a_square_of_pixels():
     """A row of what the head gives is a square, laid out as `pixel_shuffle` does."""
