@@ -40,6 +40,7 @@ soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
 
 parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'jax2onnx>=0.17' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
 	@$(PYTEST) -m parity
 
 lint: $(BIN)/.dev  ## formatting, style, and who may import whom

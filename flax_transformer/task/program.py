@@ -1,6 +1,5 @@
 """A checkpoint as a program: StableHLO that runs without this library, of any batch and length, with its parameters."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,24 +9,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Shaped
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.file import CONFIG, read_json
+from flax_transformer.hub.file import read_json
 from flax_transformer.listing import listed
-from flax_transformer.nn import EmbeddingConfig
-from flax_transformer.nn.config import configs_in
 from flax_transformer.parallel.sharding import path_name
-from flax_transformer.task.checkpoint import audio_processor_of, positions_of, written_positions_of
+from flax_transformer.task.exported import (
+    ABOUT,
+    Arrays,
+    about_program,
+    check_target,
+    computed_otherwise,
+    input_shapes,
+    largest_difference,
+    named_outputs,
+    types_of,
+    write_beside,
+)
 
-PROGRAM, PARAMETERS, ABOUT = "program.jax", "parameters.safetensors", "program.json"
+PROGRAM, PARAMETERS = "program.jax", "parameters.safetensors"
 PLATFORMS = ("cpu", "cuda", "tpu")
-SAMPLES = 1_000
-"""Of a recording at least."""
-CLOSE = 1e-4
-"""How far, in parts of the largest value, what the program gives may be from what the checkpoint does."""
-
-Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +47,7 @@ class Program:
         Raises:
           ValueError: inputs that it does not have, or lacks; `jax.export` says which shapes do not fit.
         """
-        if {*inputs} != {*self.about["inputs"]}:
-            raise ValueError(f"the program takes {listed([*self.about['inputs']])}, got {listed([*inputs])}")
-        given = {name: jnp.asarray(inputs[name], each["dtype"]) for name, each in self.about["inputs"].items()}
+        given = {name: jnp.asarray(inputs[name], dtype) for name, dtype in types_of(self.about, inputs).items()}
         return dict(self.exported.call(dict(self.parameters), given))
 
 
@@ -79,19 +78,19 @@ def export_program(
         computes, or with kernels of four bits, for which files of parameters have no type; a program that gives other
         numbers; without the package flatbuffers.
     """
-    folder = Path(folder)
-    if length is not None and length < 1:
-        raise ValueError(f"length must be at least 1, got {length}")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ValueError(f"a program is written to a new or empty folder, got {folder}")
+    folder = check_target(folder, length)
     if not platforms or {*platforms} - {*PLATFORMS, "rocm"}:
         raise ValueError(f"platforms must be some of {', '.join((*PLATFORMS, 'rocm'))}, got {listed([*platforms])}")
     _need_flatbuffers()
     parameters = _parameters(pretrained)
     exported = _exported(pretrained, parameters, tuple(platforms), length, image)
-    about = _about(pretrained, exported)
+    (_, given), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    about = {
+        **about_program(pretrained, given, jax.tree.unflatten(exported.out_tree, exported.out_avals)),
+        "platforms": list(exported.platforms), "calling_convention_version": exported.calling_convention_version,
+    }  # fmt: skip
     program = Program(exported, parameters, about)
-    about["largest_difference"] = _difference(pretrained, program)
+    about["largest_difference"] = largest_difference(pretrained, about, program)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _write(pretrained, program, folder)
@@ -144,126 +143,13 @@ def _exported(
 
     def run(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         model = jax.tree.unflatten(tree, [parameters[name] for name in names])
-        return _named(replace(pretrained, model=model)(**inputs))
+        return named_outputs(replace(pretrained, model=model)(**inputs))
 
-    given = _inputs(pretrained, length, image)
+    given = input_shapes(pretrained, length, image)
     try:
         return export.export(jax.jit(run), platforms=platforms)(dict(parameters), given)
     except jax.errors.InconclusiveDimensionOperation as error:
-        name = pretrained.config["architectures"][0]
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"a {name} computes otherwise for other lengths, which one program cannot; say which length: {first}"
-        ) from error
-
-
-def _named(output: Any) -> dict[str, Any]:
-    return {name: output[name] for name in output.keys() if isinstance(output[name], jax.Array)}  # noqa: SIM118
-
-
-def _inputs(
-    pretrained: Pretrained, length: int | None, image: tuple[int, int] | None
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shapes of what a checkpoint is given; b rows, t and s positions stay open."""
-    from jax import export
-
-    known, name = pretrained.architecture.inputs, pretrained.config["architectures"][0]
-    if known.frames or known.several or {*known.needs} - {*READ}:
-        raise ValueError(f"a program is of texts, images and recordings, a {name} reads {' and '.join(known.reads)}")
-    needed = [*known.needs, *(each for each in ("attention_mask", "decoder_input_ids") if each in known.takes)]
-    if "input_features" in needed:
-        needed = [each for each in needed if each != "attention_mask"]
-    embeddings = [each for each in configs_in(pretrained.model.cfg) if isinstance(each, EmbeddingConfig)]
-    if "token_type_ids" in known.takes and any(isinstance(each.types, int) and each.types > 1 for each in embeddings):
-        needed.append("token_type_ids")
-    shapes = {each: READ[each](pretrained, image) for each in dict.fromkeys(needed)}
-    least, most = _limits(pretrained, needed)
-    if length is not None and not least["t"] <= length <= (most["t"] or length):
-        raise ValueError(f"a {name} reads from {least['t']} to {most['t']}, got length {length}")
-    sides = {side for _, shape in shapes.values() for side in shape if isinstance(side, str)}
-    letters = sorted(sides - {"t"} if length else sides)
-    limits = [f"{side} >= {least[side]}" for side in letters if least.get(side, 1) > 1]
-    limits += [f"{side} <= {most[side]}" for side in letters if most.get(side)]
-    symbols = dict(zip(letters, export.symbolic_shape(", ".join(letters), constraints=limits), strict=True))
-    values = {"t": length, **symbols} if length else symbols
-    return {
-        each: jax.ShapeDtypeStruct(tuple(values.get(side, side) for side in shape), dtype)
-        for each, (dtype, shape) in shapes.items()
-    }
-
-
-def _limits(pretrained: Pretrained, needed: Sequence[str]) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Return the least and the most that sides may be; None for no limit."""
-    config, most = pretrained.model.cfg, {"t": None, "s": None}
-    if "input_ids" in needed:
-        most["t"] = positions_of(config)
-    if "decoder_input_ids" in needed:
-        most["s"] = written_positions_of(config)
-    return {"t": SAMPLES if "input_values" in needed else 1}, most
-
-
-def _image(pretrained: Pretrained, image: tuple[int, int] | None) -> tuple[Any, tuple[Any, ...]]:
-    config, name = pretrained.model.cfg, pretrained.config["architectures"][0]
-    of = next((each.image for each in configs_in(config) if hasattr(each, "image")), None)
-    if of is None and image is None:
-        raise ValueError(f"a program is of images of one size, a {name} takes any: say which")
-    if of is not None and image not in (None, tuple(of)):
-        raise ValueError(f"a {name} sees images of {of[0]} × {of[1]} pixels, got {image[0]} × {image[1]}")
-    channels = next(each.channels for each in configs_in(config) if hasattr(each, "channels"))
-    return jnp.float32, ("b", channels, *(of or image))
-
-
-def _frames(pretrained: Pretrained, image: Any) -> tuple[Any, tuple[Any, ...]]:
-    made = audio_processor_of(pretrained)(np.zeros(1_000, np.float32))["input_features"]
-    return jnp.float32, ("b", *made.shape[1:])
-
-
-READ = {
-    "input_ids": lambda pretrained, image: (jnp.int32, ("b", "t")),
-    "token_type_ids": lambda pretrained, image: (jnp.int32, ("b", "t")),
-    "attention_mask": lambda pretrained, image: (jnp.int32, ("b", "t")),
-    "decoder_input_ids": lambda pretrained, image: (jnp.int32, ("b", "s")),
-    "pixel_values": _image,
-    "input_features": _frames,
-    "input_values": lambda pretrained, image: (jnp.float32, ("b", "t")),
-}
-"""What a program may be given, with its type and shape."""
-
-
-def _about(pretrained: Pretrained, exported: Any) -> dict[str, Any]:
-    (_, given), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-    made = jax.tree.unflatten(exported.out_tree, exported.out_avals)
-    said = lambda tree: {  # noqa: E731
-        name: {"dtype": str(each.dtype), "shape": [side if isinstance(side, int) else str(side) for side in each.shape]}
-        for name, each in tree.items()
-    }
-    least, most = _limits(pretrained, [*given])
-    sides = {str(side) for each in given.values() for side in each.shape if not isinstance(side, int)}
-    return {
-        "architecture": pretrained.config["architectures"][0], "inputs": said(given), "outputs": said(made),
-        "limits": {side: [least.get(side, 1), most.get(side)] for side in sorted(sides)},
-        "platforms": list(exported.platforms), "calling_convention_version": exported.calling_convention_version,
-        "jax": jax.__version__,
-    }  # fmt: skip
-
-
-def _difference(pretrained: Pretrained, program: Program) -> float:
-    """Run both on two batches of random inputs, and return by how much outputs differ, in parts of the largest."""
-    draw, worst = np.random.default_rng(0), 0.0
-    samples = SAMPLES if "input_values" in program.about["inputs"] else 1
-    for sides in ({"b": 1, "t": 5 * samples, "s": 3}, {"b": 2, "t": 7 * samples, "s": 4}):
-        inputs = {}
-        for name, each in program.about["inputs"].items():
-            shape = [sides.get(side, side) for side in each["shape"]]
-            random = draw.normal(size=shape) if each["dtype"] == "float32" else draw.integers(0, 2, shape)
-            inputs[name] = jnp.asarray(np.ones(shape) if name == "attention_mask" else random, each["dtype"])
-        expected = jax.jit(lambda pretrained, inputs: _named(pretrained(**inputs)))(pretrained, inputs)
-        for name, found in program(**inputs).items():
-            one, other = (np.asarray(each, np.float32) for each in (found, expected[name]))
-            worst = max(worst, float(np.abs(one - other).max() / max(np.abs(other).max(), 1e-6)))
-    if not worst <= CLOSE:
-        raise ValueError(f"the program's outputs differ from the checkpoint's by {worst:.2g} of the largest value")
-    return worst
+        raise computed_otherwise(pretrained, error) from error
 
 
 def _write(pretrained: Pretrained, program: Program, folder: Path) -> None:
@@ -271,8 +157,4 @@ def _write(pretrained: Pretrained, program: Program, folder: Path) -> None:
 
     (folder / PROGRAM).write_bytes(program.exported.serialize())
     save_file({name: np.asarray(leaf) for name, leaf in program.parameters.items()}, folder / PARAMETERS)
-    (folder / ABOUT).write_text(json.dumps(program.about, indent=2) + "\n")
-    (folder / CONFIG).write_text(json.dumps(dict(pretrained.config), indent=2) + "\n")
-    for each in (pretrained.tokenizer, pretrained.processor):
-        if each is not None:
-            each.save(folder)
+    write_beside(pretrained, program.about, folder)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,12 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.task.program import export_program, open_program
-from tests.hub.test_golden import GOLDEN, real_positions
+from tests.hub.test_golden import GOLDEN
+from tests.task.golden_program import OTHER, assert_as_expected, read_expected, with_what_is_asked_for
 
 pytest.importorskip("flatbuffers")
 pytestmark = pytest.mark.usefixtures("unchecked")
 FOLDER = Path(__file__).parent.parent / "hub" / "golden"
-OTHER = {
-    "decision_transformer": "reads trajectories", "dit": "a program is of texts, images and recordings",
-    "lxmert": "a program is of texts", "whisper": "needs a feature extractor",
-    "timesformer": "reads videos", "videomae": "reads videos", "vivit": "reads videos",
-}  # fmt: skip
-"""What has no program, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -34,59 +30,20 @@ def unchecked():
         yield
 
 
-def written(pretrained, folder, given):
-    """Export with what is left open; with the length or size at hand where the model needs one."""
-    options = {}
-    for _ in range(2):
-        try:
-            return export_program(pretrained, folder, **options)
-        except ValueError as error:
-            if "say which length" in str(error):
-                options["length"] = given["input_ids"].shape[1]
-            elif "say which" in str(error):
-                options["image"] = given["pixel_values"].shape[2:]
-            else:
-                raise
-    return export_program(pretrained, folder, **options)
-
-
 @pytest.mark.rotates
 @pytest.mark.proves("programs", "every family exported and run: what transformers said, golden checkpoints")
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda folder: folder.name)
 def test_every_family_s_program_gives_what_transformers_said(tmp_path, golden):
-    with np.load(golden / "expected.npz") as arrays:
-        expected = dict(arrays)
-    given = {name.removeprefix("in_"): value for name, value in expected.items() if name.startswith("in_")}
+    given, expected = read_expected(golden)
     pretrained = hub.load(golden)
     if golden.name in OTHER:
         with pytest.raises(ValueError, match=OTHER[golden.name]):
             export_program(pretrained, tmp_path / "program")
         return
-    written(pretrained, tmp_path / "program", given)
+    with_what_is_asked_for(partial(export_program, pretrained, tmp_path / "program"), given)
     program = open_program(tmp_path / "program")
     assert program.about["largest_difference"] <= 1e-5
-    said = program.about["inputs"]
-    blank = {"attention_mask": np.ones, "token_type_ids": np.zeros}
-    shape = next(iter(given.values())).shape
-    inputs = {name: given[name] if name in given else blank[name](shape) for name in said}
-    limits = program.about["limits"]
-
-    def fits(side, length):
-        return side == length if isinstance(side, int) else limits[side][0] <= length <= (limits[side][1] or length)
-
-    odd = [
-        name for name, each in said.items()
-        if len(each["shape"]) != inputs[name].ndim or not all(map(fits, each["shape"], inputs[name].shape))
-    ]  # fmt: skip
-    if rest := {*given} - {*inputs} | {*odd}:
-        pytest.skip(f"the golden inputs have other shapes than the program, or more: {sorted(rest)}")
-    got, compared = program(**inputs), 0
-    for name, value in expected.items():
-        if name.removeprefix("out_") in got and name.startswith("out_"):
-            found, real = np.asarray(got[name.removeprefix("out_")]), real_positions(name, value, given)
-            assert np.abs(found - value)[real].max() <= 1e-5 * np.abs(value[real]).max(), name
-            compared += 1
-    assert compared
+    assert_as_expected(program, given, expected)
 
 
 def test_a_program_runs_without_this_library(tmp_path):
