@@ -13,12 +13,12 @@ from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config, hidden
 from flax_transformer.compress import Quantization
-from flax_transformer.hub.diffusers_folder import with_model_type
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
 from flax_transformer.hub.quantized.rules import stored_schemes
 from flax_transformer.hub.registry import find_family
+from flax_transformer.hub.stored_config import with_model_type
 from flax_transformer.hub.weights import resolve
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract, find_preset

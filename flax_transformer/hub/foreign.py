@@ -1,10 +1,8 @@
-"""Folders, files and addresses that are no checkpoints of `transformers`: one sentence says what each is."""
+"""Addresses and files that are no checkpoints: one sentence says what each is."""
 
 import os
 import re
 from pathlib import Path
-
-from flax_transformer.hub.file import CONFIG, read_json
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 """How an address begins; `pathlib` makes one slash of two."""
@@ -23,20 +21,6 @@ def refuse_address(path: str | os.PathLike) -> None:
         raise ValueError(f"a checkpoint is a folder or a hub id, OWNER/NAME, and no address, got {name:.120}{hint}")
     if Path(name).is_file():
         raise ValueError(f"a checkpoint is a folder, got the file {name}; it lies in {Path(name).parent}")
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that another library wrote.
-
-    Raises:
-      ValueError: says whose it is, and what would make a checkpoint of it.
-    """
-    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    if "model_type" not in config and "architecture" in config:
-        raise ValueError(
-            f"{folder} is timm's {config['architecture']!r:.60}: read are folders with a model_type in config.json, as "
-            "transformers writes them"
-        )
 
 
 def check_file(path: str | os.PathLike, what: str) -> None:

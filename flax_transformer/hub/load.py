@@ -26,7 +26,7 @@ from flax_transformer.hub.file import (
     read_json,
 )
 from flax_transformer.hub.file import Tensor as StoredTensor
-from flax_transformer.hub.foreign import refuse_address, refuse_foreign
+from flax_transformer.hub.foreign import refuse_address
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.hub.quantized.model import load_quantized, plain, quantized_kernels, turned, whole
@@ -34,6 +34,7 @@ from flax_transformer.hub.quantized.read import read_quantized
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family, read_as
 from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder
+from flax_transformer.hub.stored_config import with_model_type
 from flax_transformer.hub.unused import Unused
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor
 from flax_transformer.listing import listed
@@ -114,7 +115,6 @@ def load(
     if is_adapter(folder) and not (folder / CONFIG).is_file():
         base, revision = base_of(folder)
         return load(base, dtype=dtype, mesh=mesh, revision=revision, lenient=lenient, adapters=(folder, *adapters))
-    refuse_foreign(folder)
     if is_orbax(folder):
         return load_orbax(_as_it_is(folder, lenient, adapters), dtype=dtype, mesh=mesh)
     stated, folder, beside, said = _opened(folder)
@@ -190,7 +190,7 @@ def _opened(folder: Path) -> tuple[Fields, Path, dict[str, StoredTensor], dict[s
     if is_diffusers(folder):
         fields, inside, scheduler = open_diffusers(folder)
         return fields, inside, {}, scheduler
-    return Fields.of(read_json(folder / CONFIG)), folder, {}, {}
+    return Fields.of(with_model_type(read_json(folder / CONFIG))), folder, {}, {}
 
 
 def _read_whole(

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 
 from flax_transformer.hub.config_diff import config_diff
-from flax_transformer.hub.diffusers_folder import without_model_type
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
     CONFIG,
@@ -26,6 +25,7 @@ from flax_transformer.hub.quantized.write import write_quantized
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.hub.sentence import is_sentence, write_modules
 from flax_transformer.hub.sentence_folder import written
+from flax_transformer.hub.stored_config import without_model_type
 from flax_transformer.hub.weights import resolve, tensors_of
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract

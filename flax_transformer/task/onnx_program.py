@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +82,15 @@ def export_onnx(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         try:
+            names = {name: _origin(traced.jaxpr, var) for name, var in zip(made, traced.jaxpr.outvars, strict=True)}
+            firsts = {value: name for name, value in reversed(names.items())}
             with _quiet():
                 to_onnx(
-                    jex_core.jaxpr_as_fun(traced), [*given.values()], model_name=about["architecture"],
-                    input_names=[*given], output_names=[*made], return_mode="file", output_path=str(folder / ONNX),
+                    _distinct(traced, firsts.values(), names), [*given.values()], model_name=about["architecture"],
+                    input_names=[*given], output_names=[*firsts.values()], return_mode="file",
+                    output_path=str(folder / ONNX),
                 )  # fmt: skip
+            _add_names(folder, {name: firsts[value] for name, value in names.items() if firsts[value] != name})
             program = OnnxProgram(_session(folder), about)
             about["largest_difference"] = largest_difference(pretrained, about, program)
         except Exception as error:  # of whatever kind jax2onnx and ONNX Runtime have
@@ -137,6 +141,41 @@ def _traced(pretrained: Pretrained, given: Mapping[str, jax.ShapeDtypeStruct]) -
     except jax.errors.InconclusiveDimensionOperation as error:
         raise computed_otherwise(pretrained, error) from error
     return traced, dict(sorted(made.items()))
+
+
+def _origin(jaxpr: Any, var: Any) -> Any:
+    """Return what stands for a value, wherever it was computed: the same of two outputs that are one."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("jit", "pjit") and var in eqn.outvars:
+            inner = eqn.params["jaxpr"].jaxpr
+            return _origin(inner, inner.outvars[eqn.outvars.index(var)])
+    return var
+
+
+def _distinct(traced: Any, firsts: Collection[str], names: Mapping[str, Any]) -> Callable[..., list[Any]]:
+    """Return the traced function, of whose outputs those of one value are one, as jax2onnx asks for."""
+    run = jex_core.jaxpr_as_fun(traced)
+
+    def distinct(*arrays: Any) -> list[Any]:
+        given = dict(zip(names, run(*arrays), strict=True))
+        return [given[name] for name in firsts]
+
+    return distinct
+
+
+def _add_names(folder: Path, firsts: Mapping[str, str]) -> None:
+    """Give outputs their other names too: those of `firsts`, by name."""
+    import onnx
+
+    if not firsts:
+        return
+    program = onnx.load(folder / ONNX, load_external_data=False)
+    outputs = {each.name: each for each in program.graph.output}
+    for name, first in firsts.items():
+        program.graph.node.append(onnx.helper.make_node("Identity", [first], [name]))
+        program.graph.output.append(outputs[first])
+        program.graph.output[-1].name = name
+    onnx.save(program, folder / ONNX)
 
 
 def _jax2onnx() -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from flax_transformer.hub.processor.open import Unreadable, open_image_processor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture, find_family, find_uses
 from flax_transformer.hub.sentence_folder import is_sentence_folder, open_sentence_folder
+from flax_transformer.hub.stored_config import with_model_type
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import EmbeddingConfig, TransformerBlockConfig
 from flax_transformer.nn.config import configs_in
@@ -88,7 +89,9 @@ def stated_fields(name: str) -> Mapping[str, Any]:
     folder = find_folder(name)
     if is_sentence_folder(folder):
         return open_sentence_folder(folder).fields
-    return open_diffusers(folder).fields if is_diffusers(folder) else read_json(folder / CONFIG)
+    if is_diffusers(folder):
+        return open_diffusers(folder).fields
+    return with_model_type(read_json(folder / CONFIG))
 
 
 def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqTokenizer:

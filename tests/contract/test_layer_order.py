@@ -36,8 +36,8 @@ def test_a_preset_says_the_order_of_its_layers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda folder: folder.name)
 def test_every_architecture_of_a_family_says_the_order_of_its_layers(folder):
-    from flax_transformer.hub.diffusers_folder import with_model_type
     from flax_transformer.hub.fields import Fields
+    from flax_transformer.hub.stored_config import with_model_type
 
     fields = Fields.of(with_model_type(json.loads((folder / "config.json").read_text())))
     family = families()[fields["model_type"]]

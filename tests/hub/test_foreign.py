@@ -12,20 +12,25 @@ from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.listing import listed
 
-FOLDERS = {
-    "timm": (
-        {"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"tag": "x"}}},
-        "is timm's 'vit_tiny_patch16_224': read are folders with a model_type",
-    ),
-}
 
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_folders_of_other_libraries_are_named(tmp_path, name):
-    files, message = FOLDERS[name]
-    for file, content in files.items():
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(json.dumps(content))
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architecture": "eva02_tiny_patch14_224"}, "is of timm's 'eva02_tiny_patch14_224'; read are vit_…, deit_…"),
+        ({"architecture": "vit_little_patch16_reg4_gap_256"}, "are called vit_SIZE_patchN"),
+        ({"architecture": "convnextv2_tiny"}, "timm's 'convnextv2_tiny'; read are"),
+        ({"architecture": "convnext_tiny_hnf"}, "read are convnext_tiny, convnext_small"),
+        ({"architecture": "vit_tiny_patch16_224", "model_args": {"reg_tokens": 4}}, "the argument 'reg_tokens' of"),
+        (
+            {"architecture": "vit_tiny_patch16_224", "global_pool": "map"},
+            "global_pool='map' and act_layer='gelu'; read",
+        ),
+        ({"architecture": "convnext_tiny", "model_args": {"patch_size": 2}}, "patch_size=2; a ConvNeXt of timm"),
+        ({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"input_size": [3, 0, 2]}}, "must give input_size"),
+    ],
+)
+def test_what_of_timm_is_not_read_is_named(tmp_path, config, message):
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         hub.load(tmp_path)
 

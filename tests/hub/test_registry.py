@@ -18,7 +18,7 @@ START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)
 START["gemma3_text"] = "Gemma3"
 OTHERS = {"HF_ColBERT", "DPREncoders"}
 """Classes of checkpoints that transformers does not have."""
-ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
+ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl", "timm_vit", "timm_convnext")
 """Families that are not of `transformers`."""
 
 

@@ -5,7 +5,7 @@ Axes: B images, C channels, H × W pixels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -78,11 +78,14 @@ class CenterCrop:
 
     height: int
     width: int
+    even: bool = field(default=False, repr=False)
+    """Whether half a pixel is rounded to an even number, as torchvision does, and not down."""
 
     def __call__(self, image: ImageArray) -> Shaped[np.ndarray, "C h w"]:
         """Return the middle."""
         old, new = image.shape[1:], (self.height, self.width)
-        begin = [(had - has) // 2 for had, has in zip(old, new, strict=True)]
+        margins = [had - has for had, has in zip(old, new, strict=True)]
+        begin = [round(margin / 2) if self.even else margin // 2 for margin in margins]
         there = tuple(slice(max(b, 0), b + has) for b, has in zip(begin, new, strict=True))
         part = image[:, *there]
         if part.shape[1:] == new:

@@ -12,6 +12,7 @@ from flax_transformer.hub.processor.audio import AudioProcessor, hears, load_aud
 from flax_transformer.hub.processor.file import read_files
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor, read_image_files
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
+from flax_transformer.hub.timm_folder import is_timm_folder, timm_processor
 
 
 class Unreadable:
@@ -48,7 +49,12 @@ def open_tokenizer(folder: Path) -> HubTokenizer | Unreadable | None:
 
 def open_image_processor(folder: Path) -> ImageProcessor | Unreadable | None:
     """Read a checkpoint's image processor; None where it has none. What is wrong is logged, and said at its use."""
-    return _open("image processor", load_image_processor, read_image_files, folder)
+    return _open("image processor", _image_processor, read_image_files, folder)
+
+
+def _image_processor(folder: Path) -> ImageProcessor | None:
+    found = load_image_processor(folder)
+    return timm_processor(folder) if found is None and is_timm_folder(folder) else found
 
 
 def open_processor(folder: Path) -> ImageProcessor | AudioProcessor | Unreadable | None:
