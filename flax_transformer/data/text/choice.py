@@ -15,6 +15,7 @@ from flax_transformer.data.record import (
     find_split,
     holds_tables,
     open_records,
+    texts_of,
 )
 from flax_transformer.data.split import split_file
 from flax_transformer.data.text.plain import read_text
@@ -95,8 +96,9 @@ _SUFFIXES = (".json", ".jsonl", ".txt")
 
 
 def _file(file: Path, columns: Sequence[str]) -> Iterator[Choices]:
-    if columns or file.is_dir() or file.suffix not in _SUFFIXES:
-        yield from _rows(open_records(file), columns)
+    records = None if file.suffix in (".json", ".txt") else open_records(file)
+    if records is not None and (file.suffix != ".jsonl" or columns or any(_usual(records))):
+        yield from _rows(records, columns)
         return
     text = read_text(file)
     try:
@@ -120,10 +122,10 @@ def _file(file: Path, columns: Sequence[str]) -> Iterator[Choices]:
 
 def _rows(records: Records, columns: Sequence[str]) -> Iterator[Choices]:
     """Read records of a text, perhaps a question, answers, and the right one's number, its letter or itself."""
-    usual = [[part for name in names for part in _numbered(records, name)] for names in COLUMNS]
+    usual = [each for each in _usual(records) if each] or COLUMNS
     wanted = [part for name in columns for part in _numbered(records, name)]
     names = choose_columns(records, [wanted] if columns else usual, wanted)
-    shape = columns or COLUMNS[usual.index([*names])]
+    shape = columns or COLUMNS[_usual(records).index([*names])]
     if len(shape) not in (3, 4):
         raise ValueError(f"columns must be 3 or 4 names, of a text, a question, answers and a label, got {columns}")
     before = len(shape) - 2
@@ -134,6 +136,12 @@ def _rows(records: Records, columns: Sequence[str]) -> Iterator[Choices]:
             yield _checked(*asked, answers, _number(label, answers))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+
+
+def _usual(records: Records) -> list[list[str]]:
+    """Return the columns that there are for each of `COLUMNS`; none where one is missing."""
+    found = [[part for name in names for part in _numbered(records, name)] for names in COLUMNS]
+    return [each if all(map(records.has, each)) else [] for each in found]
 
 
 def _numbered(records: Records, name: str) -> list[str]:
@@ -161,10 +169,7 @@ def _reason(error: Exception) -> str:
 
 
 def _questions(record: Any) -> Iterator[Choices]:
-    if isinstance(record, Mapping) and "article" in record and "question" in record:
-        answers = record["options"]
-        yield _checked(record["article"], record["question"], answers, _number(record["answer"], answers))
-    elif isinstance(record, Mapping) and "article" in record:
+    if isinstance(record, Mapping) and "article" in record:
         lists = [_list(record[name], name) for name in ("questions", "options", "answers")]
         if len({*map(len, lists)}) > 1:
             counts = ", ".join(str(len(each)) for each in lists)
@@ -196,6 +201,7 @@ def _checked(context: Any, question: Any, answers: Any, label: Any) -> Choices:
     answers = _list(answers, "answers")
     if wrong := [each for each in (context, question, *answers) if not isinstance(each, str)]:
         raise ValueError(f"text, question and answers must be texts, got {wrong[0]!r:.40}")
+    texts_of("a question", text=" ".join([context, question, *answers]))
     if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < len(answers):
         raise ValueError(f"the label must be the number of an answer, from 0 to {len(answers) - 1}, got {label!r:.40}")
     different = tuple(dict.fromkeys(answers))
