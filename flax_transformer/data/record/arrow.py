@@ -168,7 +168,7 @@ def class_names(metadata: Mapping[bytes, bytes], path: Path) -> dict[str, tuple[
     """
     try:
         known = json.loads(metadata.get(b"huggingface", b"{}"))
-        features = known.get("info", {}).get("features") or {}
+        features = known.get("info", {}).get("features")
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} must have the features of a data set in its schema: {error}") from error
     return classes_of(features, path)
@@ -180,6 +180,8 @@ def classes_of(features: Any, path: Path) -> dict[str, tuple[str, ...]]:
     Raises:
       ValueError: features of another form, or names that are no texts or not all different; names the file.
     """
+    if features is None:
+        return {}
     if not isinstance(features, Mapping):
         raise ValueError(f"{path}: features must be an object, got {features!r:.60}")
     try:
@@ -191,8 +193,8 @@ def classes_of(features: Any, path: Path) -> dict[str, tuple[str, ...]]:
 
 def _names(feature: Any) -> list[str]:
     """Return the names of a feature's classes, or those of the items of its lists."""
-    if isinstance(feature, list):
-        return _names(feature[0]) if len(feature) == 1 else []
+    if isinstance(feature, list) and len(feature) == 1:
+        return _names(feature[0])
     if not isinstance(feature, Mapping):
         raise ValueError(f"a feature must be an object, got {feature!r:.60}")
     if feature.get("_type") in ("Sequence", "List", "LargeList") and isinstance(feature.get("feature"), Mapping):

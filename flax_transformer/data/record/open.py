@@ -36,7 +36,7 @@ def open_records(path: str | Path) -> Records:
     if path.is_dir():
         return _open_all(path, _files_of(path))
     shard = _SHARD.fullmatch(path.name)
-    if shard and int(shard[2]) == 0 and int(shard[3]) > 1 and path.is_file():
+    if shard and int(shard[3]) > 1 and path.is_file() and (int(shard[2]) == 0 or path in _first_shards(path.parent)):
         return _open_all(path, _shards(path, shard))
     suffix = suffix_of(path.name)
     return {**_LINES, **_TABLES}.get(suffix, TabRecords)(path)
@@ -76,6 +76,7 @@ def named_records(root: Path, forms: Sequence[str] = FORMS) -> list[tuple[str, P
     tables = any(form in forms for form in _TABLES)
     found = [(_json(root / _STATE).get("_split") or "train", root)] if tables and (root / _STATE).is_file() else []
     for place in (root, root / "data"):
+        first = _first_shards(place)
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             shard, suffix = _SHARD.fullmatch(path.name), suffix_of(path.name)
             if path.name.startswith(".") or (not path.is_dir() and suffix not in forms):
@@ -83,7 +84,7 @@ def named_records(root: Path, forms: Sequence[str] = FORMS) -> list[tuple[str, P
             if path.is_dir():
                 found += [(path.name, path)] if tables and holds_tables(path) else []
             elif shard:
-                found += [(shard[1], path)] if int(shard[2]) == 0 else []
+                found += [(shard[1], path)] if path in first else []
             else:
                 found.append((path.name[: path.name.lower().rindex(suffix)], path))
     return found
@@ -113,6 +114,15 @@ def _other_names(name: str) -> tuple[str, ...]:
         return ()
     names = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
     return tuple(each for each in names if split_of(each) == split_of(name) and each != name)
+
+
+def _first_shards(folder: Path) -> set[Path]:
+    """Find the first of all shards that belong together, whether or not it is the very first of them."""
+    first: dict[tuple[str, ...], Path] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if shard := _SHARD.fullmatch(path.name):
+            first.setdefault((shard[1], shard[3], shard[4]), path)
+    return {*first.values()}
 
 
 def holds_tables(folder: Path) -> bool:
@@ -185,5 +195,5 @@ def _open_all(path: Path, files: list[Path]) -> Records:
         shards.append(_TABLES[file.suffix](file))
     records = shards[0] if len(shards) == 1 else ShardRecords(path, shards)
     if not records.classes and (path / _INFO).is_file():
-        records.classes = classes_of(_json(path / _INFO).get("features") or {}, path / _INFO)
+        records.classes = classes_of(_json(path / _INFO).get("features"), path / _INFO)
     return records
