@@ -151,7 +151,8 @@ def npz_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
             "empty": array[:0], "nan": np.full(array.shape, np.nan), "complex": array + 1j, "less": array[:-1],
             "negative": -1 - array.astype(float), "large": np.full(array.shape, 2**62),
             "times": np.zeros(array.shape, "M8[s]"), "fields": np.zeros(array.shape, "i4,f4"), "flat": array.ravel(),
-            "an axis more": array[..., None], "infinite": np.full(array.shape, np.inf), "unsigned": np.full(array.shape, 2**64 - 1, np.uint64),
+            "infinite": np.full(array.shape, np.inf), "unsigned": np.full(array.shape, 2**64 - 1, np.uint64),
+            "an axis more": array[..., None],
         }  # fmt: skip
         for label, other in others.items():
 

@@ -53,7 +53,7 @@ def decode_audio(source: str | os.PathLike | bytes) -> Waveform:
             samples, rate = _with_soundfile("read", file, name, error, dtype="float32", always_2d=True)
             length = len(samples)
     if len(samples) < length < STREAMED:
-        raise ValueError(f"{name} is cut off: it says that it has {length:,} samples, and has {len(samples):,}")
+        raise ValueError(f"{name} must have the {length:,} samples that it says, it has {len(samples):,}")
     try:
         return Waveform(mono(samples), rate)
     except ValueError as error:
