@@ -51,12 +51,16 @@ def test_a_record_says_where_it_is(tmp_path, form, where):
     assert open_records(find_split(tmp_path, "train")).where(3) == f"{tmp_path}/{where}"
 
 
-def test_columns_that_are_not_asked_for_are_not_read(tmp_path):
+def test_columns_that_are_not_asked_for_are_not_read_and_row_groups_are_kept_to_a_limit(tmp_path, monkeypatch):
     write_form(tmp_path, "parquet", "train", ROWS)
     records = open_records(tmp_path / "train.parquet")
     assert records.select("label")[5] == {"label": 1}
     assert records.select("label").part(1).column_names == ["label"]
-    assert len(records.kept) <= 4
+    assert [record for record in records] == [records[n] for n in range(11)] == ROWS
+    assert len(records.kept) == 5  # four groups of all columns, and one of labels alone
+    monkeypatch.setattr("flax_transformer.data.record.arrow.KEPT", 0)
+    assert [records[n] for n in (0, 10, 3, 0)] == [ROWS[n] for n in (0, 10, 3, 0)]
+    assert len(records.kept) == 1
 
 
 def test_fields_of_columns_are_found_behind_dots(tmp_path):

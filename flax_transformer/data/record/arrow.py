@@ -1,6 +1,6 @@
 """Records of Arrow and Parquet files, and of folders of them, as the `datasets` library writes them.
 
-Arrow files are mapped from disk; of Parquet the row group that is asked for is read, the latest few are kept. Both are
+Arrow files are mapped from disk; of Parquet the row group that is asked for is read, and the latest are kept. Both are
 read by `pyarrow`, which takes no code from files.
 """
 
@@ -15,8 +15,8 @@ from flax_transformer.data.file import require_file
 from flax_transformer.data.record.record import Records
 from flax_transformer.listing import listed
 
-GROUPS = 4
-"""Row groups of a Parquet file that are kept."""
+KEPT = 2**28
+"""Bytes of a Parquet file's row groups that are kept; the latest one in any case."""
 BATCH = 1_024
 """Rows that are turned into Python's values together where all are read in order."""
 _ENDS = b"\xff\xff\xff\xff\0\0\0\0"
@@ -105,12 +105,14 @@ class ParquetRecords(ArrowRecords):
         """Read a row group, of the columns that are read."""
         columns = self.columns()
         key = (number, *columns)
-        if key not in self.kept:
+        group = self.kept.pop(key, None)
+        if group is None:
             rows = self.bounds[number + 1] - self.bounds[number]
-            self.kept[key] = _guard(self.path, lambda: _row_group(self.file, number, columns, rows))
-            while len(self.kept) > GROUPS:
-                self.kept.pop(next(iter(self.kept)))
-        return self.kept[key]
+            group = _guard(self.path, lambda: _row_group(self.file, number, columns, rows))
+        self.kept[key] = group
+        while len(self.kept) > 1 and sum(each.nbytes for each in self.kept.values()) > KEPT:
+            self.kept.pop(next(iter(self.kept)))
+        return group
 
 
 class ShardRecords(Records):

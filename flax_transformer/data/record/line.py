@@ -88,7 +88,8 @@ class LineRecords(Records):
 
     def read(self, index: int) -> Mapping[str, Any]:
         """Read a record, with all of its values; see `Records.read`."""
-        return self.parse(self.text(self.places[index].tolist()), self.where(index))
+        number, begin, end = self.places[index].tolist()
+        return self.parse(self.text((number, begin, end)), self.where(index))
 
     @abstractmethod
     def parse(self, text: str, where: str) -> Mapping[str, Any]:

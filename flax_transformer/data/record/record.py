@@ -1,7 +1,7 @@
 """What every form of records has in common: random access, names of columns, where a record lies."""
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from flax_transformer.listing import listed
 
 
-class Records(Sequence[Mapping[str, Any]]):
+class Records(ABC):
     """Records of a file or folder; record i is a mapping from the names of columns to values, read when asked for.
 
     Columns of a form without names, as tab-separated lines, are called "1", "2" and so on.
@@ -28,6 +28,12 @@ class Records(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         return self.read(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(self.read, range(len(self)))
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def read(self, index: int) -> Mapping[str, Any]:
