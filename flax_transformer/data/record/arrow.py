@@ -6,6 +6,7 @@ read by `pyarrow`, which takes no code from files.
 
 import bisect
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -95,9 +96,7 @@ class ParquetRecords(ArrowRecords):
         """Read what the file says of itself."""
         file = _guard(self.path, lambda: _parquet(self.path))
         self.schema = _guard(self.path, lambda: file.schema_arrow)
-        self.bounds = [0]
-        for number in range(file.num_row_groups):
-            self.bounds.append(self.bounds[-1] + file.metadata.row_group(number).num_rows)
+        self.bounds = _guard(self.path, lambda: _bounds(file))
         self.file = file
         self.kept: dict[tuple, Any] = {}
 
@@ -241,6 +240,13 @@ def _parquet(path: Path) -> Any:
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+
+
+def _bounds(file: Any) -> list[int]:
+    rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) >= 2**62:
+        raise ValueError(f"row groups must have at least 0 rows, and fewer than 2^62 in all, got {listed(rows)}")
+    return [*itertools.accumulate(rows, initial=0)]
 
 
 def _row_group(file: Any, number: int, columns: list[str], rows: int) -> Any:
