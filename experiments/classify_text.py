@@ -4,8 +4,8 @@
     python experiments/classify_text.py --workdir runs/sst2 --data.root SST2 --data.names negative positive
 
 One layer, 64 wide, with a head on the first token, learns from the labelled sentences and nothing else. `SST2/` holds
-train.tsv, dev.tsv and test.tsv, a sentence, a tab and a label a line, of as many classes as train.tsv has; the best of
-three evaluations on dev is tested.
+train.tsv, dev.tsv and test.tsv, a sentence, a tab and a label a line, of as many classes as train.tsv has, or another
+form of docs/text.md, as Parquet of the hub; the best of three evaluations on dev is tested.
 The defaults take about 31 s of CPU time (2 CPU cores, 2026-11-21):
 
     code or comment, 8,000 lines      95.8 % of 1,000 test lines

@@ -21,18 +21,17 @@ much other work, 2026-11-23). A batch of eight reviews is cut to the shortest of
 they fit.
 """
 
-import json
-import lzma
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from flax_transformer.data import Example, Table, each_once, shuffled
+from flax_transformer.data.record import require_split
 from flax_transformer.data.text import Rows
+from flax_transformer.data.text.labelled import find_labels, read_labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import with_head
 from flax_transformer.models.text.longformer import LongformerConfig, longformer_encoder
@@ -163,7 +162,7 @@ class Reviews:
     """Film reviews, for or against."""
 
     root: str = ""
-    """Folder of train.jsonl.xz and test.jsonl.xz."""
+    """Folder of train.jsonl.xz and test.jsonl.xz, or another form of records with `text` and `label`."""
     held: int = 2_500
     """Training reviews that are for validation."""
 
@@ -172,13 +171,13 @@ class Reviews:
         if not self.root:
             raise ValueError("no data: give --data.root FOLDER with train.jsonl.xz and test.jsonl.xz")
         if split == "test":
-            return Table(dict(zip(("text", "label"), _reviews(Path(self.root) / "test.jsonl.xz"), strict=True)))
-        texts, labels = _reviews(Path(self.root) / "train.jsonl.xz")
-        if not 0 < self.held < len(texts):
-            raise ValueError(f"held must be some of the {len(texts)} training reviews, got {self.held}")
-        chosen = random.Random(0).sample(range(len(texts)), len(texts))
+            return _reviews(self.root, "test")
+        reviews = _reviews(self.root, "train")
+        if not 0 < self.held < len(reviews):
+            raise ValueError(f"held must be some of the {len(reviews)} training reviews, got {self.held}")
+        chosen = random.Random(0).sample(range(len(reviews)), len(reviews))
         chosen = chosen[: self.held] if split == "validation" else chosen[self.held :]
-        return Table({"text": texts, "label": labels}).take(np.array(chosen))
+        return reviews.take(np.array(chosen))
 
     def classes(self) -> tuple[str, ...]:
         """Name the classes."""
@@ -186,10 +185,9 @@ class Reviews:
 
 
 @lru_cache(maxsize=2)
-def _reviews(path: Path) -> tuple[list[str], list[int]]:
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [row["text"] for row in rows], [row["label"] for row in rows]
+def _reviews(root: str, split: str) -> Table:
+    path = require_split(root, split)
+    return read_labelled(path, find_labels(path))
 
 
 def _model(vocab: int, *, embed: int, depth: int, length: int, window: int, dropout: float) -> LongformerConfig:

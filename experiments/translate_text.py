@@ -1,4 +1,4 @@
-"""Translate text: train the Transformer of 2017 on any parallel corpus, files or TFDS.
+"""Translate text: train the Transformer of 2017 on any parallel corpus: files, CSV, JSON lines, Parquet or TFDS.
 
     python experiments/translate_text.py --workdir runs/multi30k --data.root MULTI30K \\
         --data.train train.tok --data.validation val.tok --data.test test_2016_flickr.tok

@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -87,6 +87,7 @@ def evaluate(
     reference: Path | None = None,
     split: str | None = None,
     how: How = Translating(),
+    columns: tuple[str, ...] = (),
     revision: str | None = None,
 ) -> None:
     """Measure any run or checkpoint on data of yours; prints one JSON object.
@@ -97,7 +98,8 @@ def evaluate(
     folder with JSON lines, as {"image": …, "captions": […]}, {"image": …, "question": …, "answers": […]} and
     {"audio": …, "text": …}. Images matched with texts: class folders, or captions. Words: a file as CoNLL has them, a
     word and its label a line. Answers in passages: a file as SQuAD has them; to choose from: as RACE and DREAM have
-    them. A model that continues texts, or fills in masks: a file.
+    them. A model that continues texts, or fills in masks: a file. Texts of any kind: CSV, JSON lines, Parquet and Arrow
+    files, and folders that `datasets` wrote.
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id.
@@ -107,6 +109,7 @@ def evaluate(
       split: Split of the folder: test, validation or train; by default the first of these that it has, and all of a
         folder without splits.
       how: Settings of a translation.
+      columns: Names of the columns that are read, as sentence label, where records of texts have names of their own.
       revision: Branch, tag or commit of a hub id.
     """
     if (source is None) != (reference is None) or (source is None) == (data is None):
@@ -116,18 +119,19 @@ def evaluate(
     if source is not None:
         from flax_transformer.data.text import read_parallel
 
-        pairs = read_parallel(source, reference, strict=True)
-        result = _evaluate_pairs(checkpoint, list(pairs["source"]), list(pairs["target"]), how)
+        result = _evaluate_pairs(checkpoint, read_parallel(source, reference, strict=True), how)
     else:
         with Refused() as refuse:
-            print(json.dumps(score(checkpoint, data, split, how, refuse, revision=revision), indent=2))
+            found = score(checkpoint, data, split, how, refuse, columns=columns, revision=revision)
+            print(json.dumps(found, indent=2))
         return
     print(json.dumps(result, indent=2))
 
 
 def score(
-    checkpoint: str, data: Path, split: str | None, how: Translating, refuse: Refused, *, revision: str | None = None
-) -> dict:
+    checkpoint: str, data: Path, split: str | None, how: Translating, refuse: Refused, *,
+    columns: tuple[str, ...] = (), revision: str | None = None,
+) -> dict:  # fmt: skip
     """Measure a checkpoint or run on data of any form that `evaluate` takes."""
     from flax_transformer.cli.programs import keep_programs
     from flax_transformer.data.text.annotated import read_pairs
@@ -142,19 +146,19 @@ def score(
     pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
     known = None if pretrained is None else pretrained.architecture
     writes = known is None or ("text2text-generation" in known.uses and known.inputs.reads == ("text",))
-    if known is not None and writes and data.exists() and are_documents(data):
+    if known is not None and writes and data.exists() and not columns and are_documents(data):
         return measure_summaries(checkpoint, data, split, revision=revision)
     if writes:
-        return _evaluate_pairs(checkpoint, *read_pairs(split_file(data, split, TABLES)), how)
-    return measure(pretrained, data, split, refuse)
+        return _evaluate_pairs(checkpoint, read_pairs(split_file(data, split, TABLES), columns), how)
+    return measure(pretrained, data, split, refuse, columns)
 
 
-def _evaluate_pairs(checkpoint: str, sources: list[str], references: list[str], how: Translating) -> dict:
-    """Translate a corpus and score it."""
+def _evaluate_pairs(checkpoint: str, pairs: Any, how: Translating) -> dict:
+    """Translate a corpus, a table of sources and targets, and score it."""
     from flax_transformer.task.translation import evaluate_corpus
 
     translator, search = _open(checkpoint, how)
-    scores, hypotheses, seconds = evaluate_corpus(translator, sources, references, search)
+    scores, hypotheses, seconds = evaluate_corpus(translator, list(pairs["source"]), list(pairs["target"]), search)
     return {
         **scores.metrics(),
         "signature": scores.signature,

@@ -104,10 +104,44 @@ def parse_json_lines(path: Path, text: str | bytes) -> Iterator[tuple[int, str, 
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            yield number, where, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} must be JSON: {error}") from error
+        yield number, where, parse_line(where, line)
+
+
+def parse_line(where: str, line: str | bytes) -> Any:
+    """Parse a line of JSON.
+
+    Args:
+      where: file and number, for messages.
+
+    Raises:
+      ValueError: what is no JSON in UTF-8, a key that is there twice with two values, or a number that is none.
+    """
+    try:
+        return strict_json(line if isinstance(line, str) else line.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} must be JSON: {error}") from error
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON as strictly as the standard says: nothing is guessed.
+
+    Raises:
+      ValueError: not JSON, a key twice with two values, or a number that is none.
+      RecursionError: lists or objects too deep in each other.
+    """
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    twice = next((key for key, value in pairs if len(found) < len(pairs) and found[key] != value), None)
+    if twice is not None:
+        raise ValueError(f"a key must have one value, {twice!r} has several")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"numbers must be finite, got {name}")
 
 
 def read_json_lines(path: Path, kind: JsonLineSchema) -> Iterator[JsonLine]:

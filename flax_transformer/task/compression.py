@@ -96,7 +96,8 @@ def calibration(pretrained: Pretrained, data: Path, *, rows: int = ROWS, split: 
 
 def _pairs(pretrained: Pretrained, file: Path, rows: int) -> list[Call]:
     """Lay out pairs of texts, of which the decoder reads the targets."""
-    sources, targets = (column[:rows] for column in read_pairs(file))
+    pairs = read_pairs(file)
+    sources, targets = (pairs[side][:rows] for side in ("source", "target"))
     tokenizer = tokenizer_of(pretrained, *sources)
     writer = getattr(tokenizer, "target", None) or tokenizer
     start = pretrained.config.get("decoder_start_token_id", pretrained.config.get("pad_token_id"))

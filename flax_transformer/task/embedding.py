@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from flax_transformer.data.file import load_arrays
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
@@ -182,8 +183,8 @@ def read_vectors(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarra
     if not index.is_file():
         return None
     try:
-        with np.load(index, allow_pickle=False) as arrays:
-            said, vectors = json.loads(arrays["said"].tobytes()), arrays["vectors"]
+        arrays = load_arrays(index)
+        said, vectors = json.loads(arrays["said"].tobytes()), arrays["vectors"]
         rows = [(name, stamp, vector) for (name, stamp), vector in zip(said["pictures"], vectors, strict=True)]
         return said["model"], rows
     except Exception as error:

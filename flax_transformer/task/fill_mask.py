@@ -14,7 +14,7 @@ from flax_transformer import hub
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.text import Blocks, MLMMasking, NextSentence, Rows, Tokenizer, ragged, sentence_bounds
-from flax_transformer.data.text.plain import PlainText, read_text
+from flax_transformer.data.text.plain import PlainText, has_columns, read_column, read_text
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -32,7 +32,7 @@ class TextLines(PlainText):
     """Running text, whose lines follow each other, or files of sentences that do not."""
 
     sentences: tuple[str, ...] = ()
-    """Files of one sentence a line, up to a tab if there is one; in place of running text."""
+    """Files of one sentence a line, up to a tab if there is one, or one a record; in place of running text."""
 
     def lines(self, split: str) -> list[list[str]]:
         """Read the documents of `train` or `validation`, each a list of lines that are not blank.
@@ -45,11 +45,15 @@ class TextLines(PlainText):
             return [text[i : i + DOCUMENT] for text in texts for i in range(0, len(text), DOCUMENT)]
         documents = []
         for path in self.sentences:
-            found = [line.partition("\t")[0].strip() for line in read_text(path).splitlines()]
-            found = [line for line in found if line]
+            found = [line for line in self._sentences(path) if line]
             cut = int(len(found) * (1 - self.holdout))
             documents += [[line] for line in (found[:cut] if split == "train" else found[cut:])]
         return documents
+
+    def _sentences(self, path: str) -> list[str]:
+        if has_columns(path):
+            return [" ".join(text.split()) for text in read_column(path, self.column)]
+        return [line.partition("\t")[0].strip() for line in read_text(path).splitlines()]
 
 
 @frozen

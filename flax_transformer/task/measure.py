@@ -19,6 +19,7 @@ from flax_transformer.data.image.open import image_splits
 from flax_transformer.data.image.text import LINES as CAPTIONS
 from flax_transformer.data.image.text import open_questions
 from flax_transformer.data.json_line import SUFFIXES, open_json_lines
+from flax_transformer.data.record import find_split, holds_tables, named_records
 from flax_transformer.data.synthetic import AudioData
 from flax_transformer.data.video.folder import VIDEOS
 from flax_transformer.hub import Pretrained
@@ -42,7 +43,7 @@ from flax_transformer.task.visual_question_answering import ask
 
 TABLES, SQUAD, CHOICES = ("tsv", "txt"), ("json", "json.gz"), ("json", "jsonl", "txt", "")
 CONLL, TEXT = ("conll", "txt", "tsv", "bio"), ("txt", "txt.gz")
-TEXTS: dict[str, tuple[tuple[str, ...], Callable[[Pretrained, Path], Metrics]]] = {
+TEXTS: dict[str, tuple[tuple[str, ...], Callable[[Pretrained, Path, Sequence[str]], Metrics]]] = {
     "classification": (TABLES, measure_text.classes),
     "token-classification": (CONLL, measure_text.words),
     "question-answering": (SQUAD, measure_text.answers),
@@ -50,21 +51,25 @@ TEXTS: dict[str, tuple[tuple[str, ...], Callable[[Pretrained, Path], Metrics]]] 
     "text-generation": (TEXT, measure_text.perplexity),
     "fill-mask": (TEXT, measure_text.masked),
 }
-"""What a model of texts alone is measured by: how the file of a folder's split may end, "" where it may be a folder
-itself, and the measure."""
+"""What a model of texts alone is measured by: how the file of a folder's split may end besides the forms of records,
+"" where it may be a folder itself, and the measure."""
 
 
 SPLITS = "test", "validation", "train"
 """The splits of a folder, the one that is taken before others first."""
 
 
-def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse: Refuse | None = None) -> Metrics:
+def measure(
+    pretrained: Pretrained, data: Path, split: str | None = None, refuse: Refuse | None = None,
+    columns: Sequence[str] = (),
+) -> Metrics:  # fmt: skip
     """Measure a checkpoint by what it can do: accuracy, average precision, error rates, caption scores, perplexity.
 
     Args:
       data: a file or folder; see `flax-transformer evaluate --help`.
       split: of a folder; the first it has of test, validation and train by default.
       refuse: is told of files that cannot be read, which are left out; without it the first ends it.
+      columns: names of those that are read, where records of texts have other names than the usual.
 
     Raises:
       FileNotFoundError: no such file or folder.
@@ -91,7 +96,7 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         return _matches(pretrained, _folder(data), split, refuse)
     if reads == ("text",) and (use := next((each for each in TEXTS if each in uses), None)):
         suffixes, run = TEXTS[use]
-        return run(pretrained, split_file(data, split, suffixes))
+        return run(pretrained, split_file(data, split, suffixes), columns)
     raise ValueError(f"nothing is measured of a {name}, which can {', '.join(USES[each] for each in known.uses)}")
 
 
@@ -102,21 +107,23 @@ def _folder(data: Path) -> Path:
 
 
 def split_file(data: Path, split: str | None, suffixes: Sequence[str]) -> Path:
-    """Return a file of texts: itself, or that of a folder's split.
+    """Return a file of texts: itself, or that of a folder's split; or a folder of records, or the first of its shards.
 
     Raises:
       ValueError: a folder without one.
     """
-    if not data.is_dir():
+    if not data.is_dir() or (split is None and holds_tables(data) and not named_records(data)):
         return data
     names = {"test": ("test",), "validation": ("validation", "dev"), "train": ("train",)}
     wanted = [name for each in SPLITS if split in (None, each) for name in names[each]]
-    files = [data / (f"{name}.{suffix}" if suffix else name) for name in wanted for suffix in suffixes]
-    found = next((file for file in files if file.is_file() or (not file.suffix and file.is_dir())), None)
-    if found is None:
-        names = " or ".join(f"{name}.{suffixes[0]}" for name in wanted)
-        raise ValueError(f"{data} must have a file {names}, it has none")
-    return found
+    for name in wanted:
+        files = [data / (f"{name}.{suffix}" if suffix else name) for suffix in suffixes]
+        found = next((file for file in files if file.is_file() or (not file.suffix and file.is_dir())), None)
+        found = find_split(data, name) if found is None else found
+        if found is not None:
+            return found
+    names = " or ".join(f"{name}.{suffixes[0]}" for name in wanted)
+    raise ValueError(f"{data} must have a file {names}, it has none")
 
 
 def _split(found: Mapping[str, Any], data: Path, split: str | None) -> tuple[str, Any]:

@@ -3,18 +3,20 @@
 Axes: B rows, T tokens, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from flax_transformer.data.text.annotated import read_conll, read_pairs, read_squad
+from flax_transformer.data.text.annotated import read_questions, read_words
 from flax_transformer.data.text.choice import read_choices
-from flax_transformer.data.text.plain import read_text
+from flax_transformer.data.text.labelled import read_labels
+from flax_transformer.data.text.plain import read_running
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.listing import listed
 from flax_transformer.metric.entity import entity_scores, is_entity_scheme
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
 from flax_transformer.task.classification import Metrics, accuracy, class_count, class_numbers, label_names
@@ -33,22 +35,22 @@ SHARE = 0.15
 """How many tokens of a text are masked (Devlin et al. 2019)."""
 
 
-def classes(pretrained: Pretrained, path: Path) -> Metrics:
-    """Compute the accuracy on a file of text TAB label."""
-    texts, labels = read_pairs(path)
+def classes(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
+    """Compute the accuracy on labelled texts, or pairs of texts, as `read_labels` has them."""
+    *texts, labels = zip(*read_labels(path, columns), strict=True)
     names = list(dict.fromkeys(labels))
     if len(names) == len(labels) > 2:
-        raise ValueError(f"{path} must have text TAB label a line, but its {len(names):,} labels all differ, as ids do")
+        raise ValueError(f"{path} must have labelled texts, but its {len(names):,} labels all differ, as ids do")
     number_of = dict(zip(names, class_numbers(pretrained, names, class_count(pretrained)), strict=True))
-    return accuracy(pretrained, classify(pretrained, texts, multiple=MULTIPLE), [number_of[label] for label in labels])
+    return accuracy(pretrained, classify(pretrained, *texts, multiple=MULTIPLE), [number_of[label] for label in labels])
 
 
-def words(pretrained: Pretrained, path: Path) -> Metrics:
-    """Compute the accuracy of words, and of entities where labels say them, on a file in CoNLL's form.
+def words(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
+    """Compute the accuracy of words, and of entities where labels say them, on what `read_words` reads.
 
     A word has the label of its first piece.
     """
-    sentences = read_conll(path)
+    sentences = read_words(path, columns)
     names = list(dict.fromkeys(label for each in sentences for label in each.labels))
     known = dict(zip(names, class_numbers(pretrained, names, class_count(pretrained)), strict=True))
     called = label_names(pretrained, class_count(pretrained))
@@ -66,22 +68,22 @@ def words(pretrained: Pretrained, path: Path) -> Metrics:
     return {**scores, "accuracy": 100 * sum(right) / len(right), "words": len(right), "sentences": len(sentences)}
 
 
-def answers(pretrained: Pretrained, path: Path) -> Metrics:
-    """Compute exact match and F1 on a file in SQuAD's form; where some have no answer, none may be given too."""
-    questions = read_squad(path)
+def answers(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
+    """Compute exact match and F1 on what `read_questions` reads; where some have no answer, none may be given too."""
+    questions = read_questions(path, columns)
     config = AnswerConfig(threshold=None if all(each.answers for each in questions) else 0.0)
     found = [answer(pretrained, each.question, each.context, config, multiple=MULTIPLE) for each in questions]
     scores = squad_scores([each[0].text if each else "" for each in found], [each.answers for each in questions])
     return {**scores, "questions": len(questions)}
 
 
-def choices(pretrained: Pretrained, path: Path) -> Metrics:
+def choices(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
     """Compute the accuracy on questions with answers to choose from, in RACE's form, DREAM's or lines of their own.
 
     Args:
       path: as `read_choices` has it.
     """
-    questions = read_choices(path)
+    questions = read_choices(path, columns)
     if not questions:
         raise ValueError(f"{path} must have questions, it has none")
     found = [choose_answer(pretrained, *each[:3], multiple=MULTIPLE)[0].name for each in questions]
@@ -89,9 +91,9 @@ def choices(pretrained: Pretrained, path: Path) -> Metrics:
     return {"accuracy": 100 * right / len(questions), "questions": len(questions)}
 
 
-def perplexity(pretrained: Pretrained, path: Path) -> Metrics:
+def perplexity(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
     """Compute the perplexity of a text, cut into pieces of as many tokens as the model has positions, 512 at most."""
-    ids, room = _ids(pretrained, path, tokenizer_of(pretrained), 2)
+    ids, room = _ids(pretrained, path, columns, tokenizer_of(pretrained))
     width, total = min(room, len(ids)), 0.0
     for rows, mask in _pieces(ids, width, width - 1):
         logits = pretrained(input_ids=rows, attention_mask=mask).logits[:, :-1]
@@ -100,10 +102,10 @@ def perplexity(pretrained: Pretrained, path: Path) -> Metrics:
     return {"perplexity": float(np.exp(loss)), "loss": loss, "tokens": len(ids)}
 
 
-def masked(pretrained: Pretrained, path: Path) -> Metrics:
+def masked(pretrained: Pretrained, path: Path, columns: Sequence[str] = ()) -> Metrics:
     """Compute the loss and accuracy of masked tokens of a text, which are 15 % of it, the same every time."""
     tokenizer = masking_tokenizer(tokenizer_of(pretrained), pretrained.config["architectures"][0])
-    ids, room = _ids(pretrained, path, tokenizer, 1)
+    ids, room = _ids(pretrained, path, columns, tokenizer, least=1)
     width, draw, losses, right = min(room - 2, len(ids)), np.random.default_rng(0), [], []
     for rows, mask in _pieces(ids, width, width):
         around = ((0, 0), (1, 1))
@@ -124,9 +126,13 @@ def masked(pretrained: Pretrained, path: Path) -> Metrics:
     return {"accuracy": share, "loss": loss, "perplexity": float(np.exp(loss)), "tokens": sum(map(len, losses))}
 
 
-def _ids(pretrained: Pretrained, path: Path, tokenizer: HubTokenizer, least: int) -> tuple[Int[np.ndarray, "_"], int]:
+def _ids(
+    pretrained: Pretrained, path: Path, columns: Sequence[str], tokenizer: HubTokenizer, *, least: int = 2
+) -> tuple[Int[np.ndarray, "_"], int]:
     """Return the tokens of a text without marks, and how many a piece may have."""
-    ids = np.asarray(tokenizer.encode([read_text(path)])[0], np.int32)
+    if len(columns) > 1:
+        raise ValueError(f"running text has one column, got {listed(columns)}")
+    ids = np.asarray(tokenizer.encode(["".join(read_running(path, *columns))])[0], np.int32)
     if len(ids) < least:
         raise ValueError(f"{path} must have at least {'two tokens' if least > 1 else 'one token'}, got {len(ids)}")
     return ids, min(positions_of(pretrained.model.cfg) or WIDTH, WIDTH)

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.data.record import FORMS, named_records, open_records
 from flax_transformer.data.table import Table
 from flax_transformer.data.text import Rows
-from flax_transformer.data.text.document import SUFFIXES, Documents
+from flax_transformer.data.text.annotated import PAIR_COLUMNS
+from flax_transformer.data.text.document import Documents
+from flax_transformer.data.text.plain import has_columns
 from flax_transformer.data.text.summary import before_document
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import CONFIG, read_json
@@ -199,7 +202,7 @@ def read_documents(name: str, data: Path, split: str | None = None) -> Table:
     """Read documents with summaries to measure by, with the fields of a run, or `document`, `summary` and `query`.
 
     Args:
-      data: a file of JSON lines, or a folder of them.
+      data: a file of JSON lines or of another form of records with names, or a folder of them.
       split: of a folder; test by default.
 
     Raises:
@@ -216,9 +219,12 @@ def read_documents(name: str, data: Path, split: str | None = None) -> Table:
 
 
 def are_documents(data: Path) -> bool:
-    """Return whether a file, or what is in a folder, are JSON lines."""
-    names = [each.name for each in data.iterdir()] if data.is_dir() else [data.name]
-    return any(each.endswith(SUFFIXES) for each in names)
+    """Return whether a file, or the first of what is in a folder, has records with names, but those of pairs."""
+    paths = [path for _, path in named_records(data, FORMS[1:])] if data.is_dir() else [data]
+    if not paths or not has_columns(paths[0]):
+        return False
+    records = open_records(paths[0])
+    return not all(map(records.has, PAIR_COLUMNS[0]))
 
 
 def measure_summaries(

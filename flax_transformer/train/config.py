@@ -5,12 +5,12 @@ Config files are data: a name is looked up in this package, or in those the read
 
 import dataclasses
 import importlib
-import json
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from flax_transformer.data.json_line import strict_json
 from flax_transformer.listing import listed
 
 
@@ -33,21 +33,9 @@ def parse_json(content: bytes, path: Path) -> Any:
       ValueError: not JSON, a key twice with two values, or a number that is none; names the file.
     """
     try:
-        return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+        return strict_json(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    twice = next((key for key, value in pairs if len(found) < len(pairs) and found[key] != value), None)
-    if twice is not None:
-        raise ValueError(f"a key must have one value, {twice!r} has several")
-    return found
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"numbers must be finite, got {name}")
 
 
 def to_json(value: Any) -> Any:

@@ -40,7 +40,7 @@ def test_what_is_wrong_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"test.jsonl, line 1 must have a text 'summary', got None"):
         data.read("test")
     (tmp_path / "test.jsonl").write_text('{"document": "x", "summary": "y"}\n[1]\n')
-    with pytest.raises(ValueError, match="line 2 must be an object"):
+    with pytest.raises(ValueError, match="line 2 must have a text 'document', got None, fields 1"):
         data.read("test")
     write(tmp_path / "test.jsonl", {"document": " ", "summary": "y"})
     with pytest.raises(ValueError, match="must have a document with a summary, got none"):

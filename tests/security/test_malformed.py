@@ -21,10 +21,12 @@ GROUPS = {
     "image-processors": (10, 60, 15, ("preprocessor_config.json", "processor_config.json")),
     "runs": (1, 18, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 48, 150, ("tfds", "text", "arrays")),
+    "records": (20, 100, 250, ("csv", "jsonl", "arrow", "parquet")),
+    "media": (12, 80, 150, ("episodes", "skeletons", "vectors", "inputs", "audio")),
     "pictures": (4, 60, 30, ("images", "scenes", "idx")),
 }
 """For each, how many changes of each kind, few and many, how many files the few make at least, and the corpora."""
-QUICK = ("weights", "configs", "tokenizers", "image-processors", "pictures")
+QUICK = ("weights", "configs", "tokenizers", "image-processors", "pictures", "records", "media")
 """What is not trained or kept by JAX's own tools."""
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from corpus import CORPORA, Case, Corpus
+from data_corpus import DATA
 
 SECONDS = 60
 """That one file may take; on a machine with other work, far more than any needs."""
@@ -38,7 +39,7 @@ def judge(corpus: Corpus, case: Case, folder: Path, sound: object) -> str:
 
 
 def work(name: str, seed: int, amount: int, folder: Path) -> None:
-    corpus = CORPORA[name]
+    corpus = (CORPORA | DATA)[name]
     valid, damaged = folder / "valid", folder / "damaged"
     valid.mkdir(parents=True)
     corpus.make(valid)

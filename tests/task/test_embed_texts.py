@@ -170,7 +170,7 @@ def test_rows_are_read_of_both_kinds_of_files(tmp_path):
         (["a\t "], "train.tsv", False, "line 1: texts must not be empty"),
         (["a\tb\tc"], "train.tsv", True, "line 1: a line must end with a number, got 'c'"),
         (["a\tb\tnan"], "train.tsv", True, "must end with a number"),
-        (["3"], "train.jsonl", False, "line 1 must be an array or an object of texts, got 3"),
+        (["3"], "train.jsonl", False, "line 1 must be an array or an object, got 3"),
         (["[1"], "train.jsonl", False, "line 1 must be JSON"),
         (["[1, 2]"], "train.jsonl", False, "line 1: texts must not be empty, got"),
     ],
@@ -181,7 +181,7 @@ def test_a_line_that_is_no_row_is_named(tmp_path, rows, name, scored, rule):
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no dev\.tsv and no dev\.jsonl in"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*dev\.tsv.*, nor one of \.csv, \.jsonl"):
         SentenceData(root=str(tmp_path)).read("validation")
     with pytest.raises(ValueError, match=r"scored pairs are read of a folder \(--data.root\), there is none"):
         SentenceData(scored=True).read("train")

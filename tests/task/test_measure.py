@@ -17,6 +17,7 @@ from flax_transformer.task.measure import measure
 from flax_transformer.task.question_answering import answer
 from flax_transformer.task.visual_question_answering import ask
 from tests.data.image.image_files import idx_bytes
+from tests.record_forms import write_form
 from tests.task.checkpoints import WORDS, checkpoint, save, tokenizer_files
 
 
@@ -118,6 +119,29 @@ def test_words_have_the_label_of_their_first_piece(fresh, tmp_path):
     (tmp_path / "dev.conll").write_text("one\n")
     with pytest.raises(ValueError, match=r"dev\.conll, line 1: a line must be a word and its label, got 'one'"):
         measure(model, tmp_path / "dev.conll")
+
+
+@pytest.mark.rotates
+def test_texts_of_every_form_measure_the_same(fresh, monkeypatch, tmp_path, run):
+    model = encoder(tmp_path / "bert", "BertForSequenceClassification", id2label={"0": "bad", "1": "good"})
+    rows = [{"words": text, "mark": n % 2} for n, text in enumerate(["one two", "three", "four five six", "seven"])]
+    expected = None
+    for form in ("csv", "jsonl", "saved", "hub"):
+        write_form(tmp_path / form, form, "test", rows, {"mark": ("bad", "good")})
+        found = measure(model, tmp_path / form, columns=("words", "mark"))
+        expected = expected or found
+        assert found == expected
+    (tmp_path / "test.tsv").write_text("".join(f"{row['words']}\t{('bad', 'good')[row['mark']]}\n" for row in rows))
+    assert measure(model, tmp_path / "test.tsv") == expected
+    with pytest.raises(
+        ValueError, match=r"test\.csv must have the columns of one of: .*; it has words, mark, and columns"
+    ):
+        measure(model, tmp_path / "csv")
+    hub.save(model, tmp_path / "saved_model")
+    monkeypatch.undo()
+    code, out, err = run("evaluate", tmp_path / "saved_model", tmp_path / "hub", "--columns", "words", "mark")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == expected
 
 
 @pytest.mark.rotates

@@ -20,6 +20,10 @@ SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", "
 """Of files that are taken for recordings."""
 
 
+STREAMED = 2**28
+"""Samples from which on the header of a WAV file does not count them: who wrote it did not know where it would end."""
+
+
 class Waveform(NamedTuple):
     """One recording, of one channel."""
 
@@ -43,9 +47,13 @@ def decode_audio(source: str | os.PathLike | bytes) -> Waveform:
         try:
             with wave.open(file) as read:
                 rate, channels, width = read.getframerate(), read.getnchannels(), read.getsampwidth()
-                samples = decode_pcm(read.readframes(read.getnframes()), width).reshape(-1, channels)
-        except (wave.Error, EOFError, ValueError) as error:
+                content, length = read.readframes(read.getnframes()), read.getnframes()
+                samples = decode_pcm(content, width).reshape(-1, channels)
+        except (wave.Error, EOFError, RuntimeError, ValueError) as error:
             samples, rate = _with_soundfile("read", file, name, error, dtype="float32", always_2d=True)
+            length = len(samples)
+    if len(samples) < length < STREAMED:
+        raise ValueError(f"{name} must have the {length:,} samples that it says, it has {len(samples):,}")
     try:
         return Waveform(mono(samples), rate)
     except ValueError as error:
@@ -65,7 +73,7 @@ def audio_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
         try:
             with wave.open(file) as read:
                 length, rate = read.getnframes(), read.getframerate()
-        except (wave.Error, EOFError) as error:
+        except (wave.Error, EOFError, RuntimeError) as error:
             found = _with_soundfile("info", file, name, error)
             length, rate = found.frames, found.samplerate
     if not length:

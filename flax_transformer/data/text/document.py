@@ -1,4 +1,4 @@
-"""Documents with summaries: JSON lines, one document a line, of which fields have names of the data's own."""
+"""Documents with summaries: records with names of the data's own, as JSON lines, one document a line."""
 
 import re
 from collections import Counter
@@ -6,25 +6,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.data.json_line import parse_json_lines
+from flax_transformer.data.record import FORMS, named_records, open_records, texts_of
 from flax_transformer.data.split import SPLITS, split_of
 from flax_transformer.data.table import Table
-from flax_transformer.data.text.plain import read_text
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
-
-SUFFIXES = (".jsonl", ".jsonl.gz")
-"""How a file of documents ends."""
 
 _END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])|(?<=[。！？])(?![。！？」』）])")
 
 
 @frozen
 class Documents:
-    """A folder of documents with summaries: a file of JSON lines, perhaps gzipped, for each split.
+    """A folder of documents with summaries: a file of JSON lines, CSV, Parquet or Arrow, or a folder that `datasets`
+    wrote, for each split, see `data.record.named_records`.
 
-    Which split a file is of, a word in its name says: train, validation (val, dev), test. A line is an object; fields
-    have the names given here.
+    Which split a file is of, a word in its name says: train, validation (val, dev), test. Fields have the names given
+    here.
     """
 
     root: str = ""
@@ -54,14 +51,14 @@ class Documents:
         return self.read_file(document_file(Path(self.root), split))
 
     def read_file(self, path: Path) -> Table:
-        """Read a file as `read` does.
+        """Read a file, or a folder of one split, as `read` does.
 
         Raises:
           FileNotFoundError, ValueError: as `read`.
         """
         columns: dict[str, list] = {name: [] for name in ("document", "query", "summary", "references")}
         skipped = Counter()
-        for where, said in _objects(path):
+        for where, said in self._records(path):
             document, query = _text(said, self.source, where), _text(said, self.query, where) if self.query else ""
             first, *rest = _texts(said, self.summary, where)
             others = [text for name in self.others if said.get(name) for text in _texts(said, name, where)]
@@ -76,6 +73,12 @@ class Documents:
             raise ValueError(f"{path} must have a document with a summary, got none")
         return Table(columns, dict(skipped))
 
+    def _records(self, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        records = open_records(path)
+        wanted = (self.source, self.summary, *filter(None, (self.query,)), *self.others)
+        for index, said in enumerate(records.select(*wanted)):
+            yield records.where(index), said
+
 
 def document_file(root: Path, split: str) -> Path:
     """Find the file of a split in a folder.
@@ -86,10 +89,10 @@ def document_file(root: Path, split: str) -> Path:
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of documents with summaries, there is none")
-    present = sorted(path for path in root.iterdir() if path.name.endswith(SUFFIXES))
-    found = [path for path in present if split_of(path.name.split(".jsonl")[0]) == split]
+    present = named_records(root, FORMS[1:])
+    found = [path for name, path in present if split_of(name) == split]
     if not found:
-        have = listed([path.name for path in present]) if present else "no JSON lines"
+        have = listed([path.name for _, path in present]) if present else "no JSON lines, nor such records"
         raise FileNotFoundError(f"{root} must have a file of JSON lines named {split}, it has {have}")
     if len(found) > 1:
         raise ValueError(f"a split must have one file of documents, got {found[0]} and {found[1]}")
@@ -108,18 +111,12 @@ def split_sentences(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for _, where, said in parse_json_lines(path, read_text(path)):
-        if not isinstance(said, dict):
-            raise ValueError(f"{where} must be an object with a document and its summary, got {said!r:.60}")
-        yield where, said
-
-
 def _texts(said: Mapping[str, Any], name: str, where: str) -> list[str]:
     value = said.get(name)
     several = value if isinstance(value, list) else [value]
     if not several or not all(isinstance(each, str) for each in several):
         raise ValueError(f"{where} must have a text {name!r}, got {value!r:.60}, fields {listed(list(said))}")
+    texts_of(where, **{name: "".join(several)})
     return several
 
 

@@ -5,21 +5,29 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flax_transformer.data.record import Records, choose_columns, label_of, open_records, require_split, texts_of
 from flax_transformer.data.split import split_file
 from flax_transformer.data.table import Table
-from flax_transformer.data.text.plain import read_text, standard_library
+from flax_transformer.data.text.plain import standard_library
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
 FEW = 100
 """Lines from which on a file must have more than two a label."""
+COLUMNS = (
+    ("text", "pair", "label"), ("sentence1", "sentence2", "label"), ("premise", "hypothesis", "label"),
+    ("question1", "question2", "label"), ("question", "sentence", "label"), ("query", "passage", "label"),
+    ("text", "label"), ("sentence", "label"), ("content", "label"), ("review", "label"),
+)  # fmt: skip
+"""Columns that are taken for those of labelled texts where no others are named: the first that are all there."""
 _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
 
 
 @frozen
 class LabelledText:
     """Labelled texts of a folder: ``{root}/{split name}.tsv``, a text, a tab and a label a line; or a text, a tab, a
-    second text, a tab and a label, as premises and hypotheses or queries and passages have it.
+    second text, a tab and a label, as premises and hypotheses or queries and passages have it. CSV, JSON lines, Parquet
+    and Arrow files and folders that `datasets` wrote have names of columns, see `data.record.open_records`.
 
     Without a folder they are lines of Python's standard library: code or comment.
     """
@@ -29,6 +37,8 @@ class LabelledText:
     """In the order of the classes; by default those of the training file, sorted, as numbers if they all are."""
     names: tuple[str, ...] = ()
     """What the classes are called, in the order of ``labels``; as the labels by default."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a text, perhaps a second text, and a label; by default those of `COLUMNS`."""
     train: str = "train"
     validation: str = "dev"
     test: str = "test"
@@ -45,8 +55,10 @@ class LabelledText:
 
     def read(self, split: str) -> Table:
         """Read the ``train``, ``validation`` or ``test`` texts; columns and errors as ``read_labelled``."""
-        path = self._path(split)
-        return read_labelled(path, self._labels()) if self.root else code_or_comment(split)
+        if not self.root:
+            split_file(self, split)
+            return code_or_comment(split)
+        return read_labelled(self._path(split), self._labels(), self.columns)
 
     def classes(self) -> tuple[str, ...]:
         """Name the classes: class i is the i-th."""
@@ -56,23 +68,28 @@ class LabelledText:
         return self.names or labels
 
     def _path(self, split: str) -> Path:
-        return Path(self.root) / f"{split_file(self, split)}.tsv"
+        return require_split(self.root, split_file(self, split))
 
     def _labels(self) -> tuple[str, ...]:
-        return self.labels or find_labels(self._path("train"))
+        return self.labels or find_labels(self._path("train"), self.columns)
 
 
-def find_labels(path: str | Path) -> tuple[str, ...]:
-    """Find the labels that a file of labelled texts has, sorted, as numbers if they all are.
+def find_labels(path: str | Path, columns: Sequence[str] = ()) -> tuple[str, ...]:
+    """Find the labels that labelled texts have, sorted, as numbers if they all are; those of a schema in its order.
 
     Raises:
         FileNotFoundError, ValueError: as ``read_labelled``; also a file with one label alone.
     """
-    rows = [row[-1] for _, row in _lines(Path(path))]
-    labels = set(rows)
-    if len(rows) >= FEW and 2 * len(labels) > len(rows):
+    rows, classes = _rows(Path(path), columns)
+    if classes:
+        if len(classes) < 2:
+            raise ValueError(f"{path} must have texts of at least two classes, its schema has {listed(classes)}")
+        return classes
+    found = [row[-1] for _, row in rows]
+    labels = set(found)
+    if len(found) >= FEW and 2 * len(labels) > len(found):
         raise ValueError(
-            f"{path} must have few classes for its {len(rows):,} lines of text TAB label, got {len(labels):,} labels: "
+            f"{path} must have few classes for its {len(found):,} lines of text TAB label, got {len(labels):,} labels: "
             f"{listed(sorted(labels))}; a column of ids or texts is no label"
         )
     if len(labels) < 2:
@@ -81,24 +98,28 @@ def find_labels(path: str | Path) -> tuple[str, ...]:
     return tuple(sorted(labels, key=int if numbers else None))
 
 
-def read_labelled(path: str | Path, labels: Sequence[str]) -> Table:
-    r"""Read lines of a text, a tab and a label into columns `text` and `label`; class i is ``labels[i]``.
+def read_labelled(path: str | Path, labels: Sequence[str], columns: Sequence[str] = ()) -> Table:
+    r"""Read records of a text and a label into columns `text` and `label`; class i is ``labels[i]``.
 
-    Where lines have a second text before the label, it is in the column `pair`. Only ``\n`` or ``\r\n`` ends a line.
+    Where they have a second text before the label, it is in the column `pair`.
+
+    Args:
+        path: as `data.record.open_records` has it.
+        columns: names of the columns, the label's last; by default as `COLUMNS`. Tab-separated lines need none.
 
     Raises:
-        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, or than the first has,
-            without text, or with a label that is none of ``labels``. File, 1-based line and rule are named.
+        FileNotFoundError, ValueError: as ``open_records``; also a record of other than two columns, or than the first
+            has, without text, or with a label that is none of ``labels``. File, 1-based line or row and rule are named.
     """
     number_of = {label: number for number, label in enumerate(labels)}
     rows, numbers = [], []
-    for line, (*texts, label) in _lines(Path(path)):
+    for where, (*texts, label) in _rows(Path(path), columns)[0]:
         if label not in number_of:
-            raise ValueError(f"{path}, line {line}: the label must be one of {listed(labels)}, got {label!r:.60}")
+            raise ValueError(f"{where}: the label must be one of {listed(labels)}, got {label!r:.60}")
         rows.append(texts)
         numbers.append(number_of[label])
-    columns = dict(zip(("text", "pair"), map(list, zip(*rows, strict=True)), strict=False))
-    return Table({**columns, "label": numbers})
+    found = dict(zip(("text", "pair"), map(list, zip(*rows, strict=True)), strict=False))
+    return Table({**found, "label": numbers})
 
 
 def code_or_comment(split: str, size: int = 10_000) -> Table:
@@ -123,15 +144,39 @@ def code_or_comment(split: str, size: int = 10_000) -> Table:
     return Table({"text": texts, "label": labels})
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Split a file into lines: number, and one text or two before a label."""
+def read_labels(path: str | Path, columns: Sequence[str] = ()) -> list[list[str]]:
+    """Read records of a text, perhaps a second one, and a label, as texts; arguments and errors as `read_labelled`."""
+    return [row for _, row in _rows(Path(path), columns)[0]]
+
+
+def _rows(path: Path, columns: Sequence[str]) -> tuple[Iterator[tuple[str, Sequence[str]]], tuple[str, ...]]:
+    """Open records: where each is, with one text or two before a label; and what its schema calls the classes."""
+    records = open_records(path)
+    if not records.named and not columns:
+        return _by_tabs(records), ()
+    names = choose_columns(records, COLUMNS, columns)
+    classes = records.classes.get(names[-1], ())
+    return _by_name(records, names, classes), classes
+
+
+def _by_name(records: Records, names: Sequence[str], classes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    for where, (*texts, label) in records.values(*names):
+        found = texts_of(where, **dict(zip(names, texts, strict=False)))
+        yield where, [*_filled(where, found), label_of(where, label, classes)]
+
+
+def _by_tabs(records: Records) -> Iterator[tuple[str, list[str]]]:
     count = None
-    for line, row in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
-        columns = row.removesuffix("\r").split("\t")
+    for index, record in enumerate(records):
+        where, columns = records.where(index), list(record.values())
         if len(columns) not in (2, 3) or len(columns) != (count or len(columns)):
             rule = "text TAB label" if count != 3 else "text TAB text TAB label"
-            raise ValueError(f"{path}, line {line}: a line must be {rule}, got {len(columns)} columns")
+            raise ValueError(f"{where}: a line must be {rule}, got {len(columns)} columns")
         count = len(columns)
-        if not all(text.strip() for text in columns[:-1]):
-            raise ValueError(f"{path}, line {line}: the text must not be empty")
-        yield line, columns
+        yield where, [*_filled(where, columns[:-1]), columns[-1]]
+
+
+def _filled(where: str, texts: Sequence[str]) -> Sequence[str]:
+    if not all(text.strip() for text in texts):
+        raise ValueError(f"{where}: the text must not be empty")
+    return texts

@@ -1,24 +1,24 @@
 """Plain text: files, the standard library's own sources, and a tokenizer of characters."""
 
 import codecs
-import difflib
-import gzip
 import sysconfig
 import tokenize
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from flax_transformer.data.file import require_file, suffix_of, unpacked
+from flax_transformer.data.record import FORMS, choose_columns, open_records, texts_of
 from flax_transformer.data.text.batch import Ragged, ragged
 from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
 from flax_transformer.frozen import frozen
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 
-
+TEXT_COLUMNS = (("text",), ("sentence",), ("content",))
+"""Columns that are taken for that of texts where no other is named: the first that is there."""
 _BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never holds a whole corpus
 
 
@@ -26,11 +26,15 @@ _BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never hold
 class PlainText:
     """A corpus of running text: a file, or the Python standard library's own sources if ``text`` is empty.
 
-    The last ``holdout`` of its characters is the validation split.
+    CSV, JSON lines, Parquet and Arrow files and folders that `datasets` wrote hold a document a record, in a column of
+    texts, see `data.record.open_records`; each other file is one document. The last ``holdout`` of all characters is
+    the validation split.
     """
 
     text: str = ""
     holdout: float = 0.1
+    column: str = ""
+    """Name of the column of texts; by default `text`, `sentence` or `content`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout < 1:
@@ -40,7 +44,7 @@ class PlainText:
         """Read the documents of ``train`` or ``validation``; a document on the border is cut in two."""
         if split not in ("train", "validation"):
             raise ValueError(f"split must be one of train, validation, got {split!r}")
-        documents = [read_text(self.text)] if self.text else standard_library()
+        documents = read_running(self.text, self.column) if self.text else standard_library()
         return split_text(documents, self.holdout)[split == "validation"]
 
 
@@ -55,22 +59,50 @@ class TextEncoder(Protocol):
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 file, plain or ``.gz``, line ends as they are.
+    """Read a UTF-8 file, plain, ``.gz`` or ``.xz``, line ends as they are.
 
     Raises:
         FileNotFoundError: no such file; says which names there come nearest.
         ValueError: an empty file, or a line that is not UTF-8; names file and 1-based line.
     """
     path = Path(path)
-    if not path.is_file():
-        present = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
-        nearest = difflib.get_close_matches(path.name, present, n=3, cutoff=0.3)
-        have = f"; nearest names there: {', '.join(nearest)}" if nearest else ""
-        raise FileNotFoundError(f"no file {path}{have}")
+    require_file(path)
     text = decode(path)
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text
+
+
+def read_running(path: str | Path, column: str = "") -> list[str]:
+    """Read documents of running text: one of a file of text, one a record of others, each ending with a line.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: as ``read_text`` and ``read_column``; also where there is no text at all.
+    """
+    if not has_columns(path):
+        return [read_text(path)]
+    found = [text if text.endswith("\n") else f"{text}\n" for text in read_column(path, column)]
+    if not any(text.strip() for text in found):
+        raise ValueError(f"{path} must have texts, all of its {len(found):,} are empty")
+    return found
+
+
+def has_columns(path: str | Path) -> bool:
+    """Whether a file or folder, by its name, has records with names of columns."""
+    path = Path(path)
+    return path.is_dir() or suffix_of(path.name) in FORMS[1:]
+
+
+def read_column(path: str | Path, column: str = "") -> list[str]:
+    """Read the texts of a column, by default the first of some usual ones.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``data.record.open_records`` and ``choose_columns``; also what is no text.
+    """
+    records = open_records(path)
+    (name,) = choose_columns(records, TEXT_COLUMNS, (column,) if column else ())
+    return [texts_of(where, **{name: text})[0] for where, (text,) in records.values(name)]
 
 
 def standard_library() -> list[str]:
@@ -151,18 +183,12 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def decode(path: Path) -> str:
-    """Read a whole file, unpacked if its name ends in .gz.
+    """Read a whole file, unpacked if its name ends in .gz or .xz.
 
     Raises:
-      ValueError: what is no whole gzip file, or no UTF-8; names file and line, counted from 1.
+      ValueError: what is no whole compressed file, or no UTF-8; names file and line, counted from 1.
     """
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
-    data = data.removeprefix(codecs.BOM_UTF8)
+    data = unpacked(path).removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -5,16 +5,16 @@ of them in Python's own standard library.
 import ast
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.json_line import parse_json_lines
+from flax_transformer.data.record import Records, choose_columns, open_records, require_split, texts_of
 from flax_transformer.data.split import split_file
 from flax_transformer.data.table import Table
-from flax_transformer.data.text.plain import read_text, standard_library
+from flax_transformer.data.text.plain import standard_library
 from flax_transformer.frozen import frozen
 
 LONGEST = 600
@@ -23,10 +23,12 @@ LONGEST = 600
 
 @frozen
 class SentenceData:
-    r"""Rows of texts of a folder: `{root}/{split name}.tsv` or `.jsonl`.
+    """Rows of texts of a folder: `{root}/{split name}.tsv`, `.csv`, `.jsonl`, or Parquet and Arrow files and folders
+    that `datasets` wrote, see `data.record.open_records`.
 
     A line of .tsv has texts with tabs between them, one of .jsonl is an array, or an object of which the values count,
-    in their order: a text, one that belongs to it, and perhaps others that do not. All lines have as many.
+    in their order, as those of all columns of the other forms do: a text, one that belongs to it, and perhaps others
+    that do not. All rows have as many.
 
     Without a folder they are of Python's standard library: what a function's docstring says first, and the function.
     """
@@ -35,6 +37,8 @@ class SentenceData:
     """The folder; empty: there is none."""
     scored: bool = False
     """Whether lines end with a number that says how alike their two texts are."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of texts, and of a score, in their order; by default all that there are."""
     train: str = "train"
     """Name of the training file, without its suffix."""
     validation: str = "dev"
@@ -46,17 +50,13 @@ class SentenceData:
         """Read the `train`, `validation` or `test` rows: `texts`, a tuple each, and `label`, 1 where there is no score.
 
         Raises:
-          FileNotFoundError: no such file, neither of .tsv nor of .jsonl.
-          ValueError: a line of other than so many texts, an empty one, or a score that is no number; file, 1-based line
-            and rule are named.
+          FileNotFoundError: no such file.
+          ValueError: a row of other than so many texts, an empty one, or a score that is no number; file, 1-based line
+            or row, and rule are named.
         """
         name = split_file(self, split)
         if self.root:
-            paths = [Path(self.root) / f"{name}.{kind}" for kind in ("tsv", "jsonl")]
-            path = next((path for path in paths if path.is_file()), None)
-            if path is None:
-                raise FileNotFoundError(f"no {paths[0].name} and no {paths[1].name} in {self.root}")
-            return read_rows(path, scored=self.scored)
+            return read_rows(require_split(self.root, name), scored=self.scored, columns=self.columns)
         if self.scored:
             raise ValueError("scored pairs are read of a folder (--data.root), there is none")
         return documented_functions(split)
@@ -87,22 +87,31 @@ class RepeatedTexts:
         return Table({"texts": [(text, text) for text in texts], "label": np.ones(len(texts), np.float32)})
 
 
-def read_rows(path: Path, *, scored: bool = False) -> Table:
-    """Read lines of texts into columns `texts` and `label`; errors as `SentenceData.read`."""
+def read_rows(path: Path, *, scored: bool = False, columns: Sequence[str] = ()) -> Table:
+    """Read records of texts into columns `texts` and `label`; errors as `SentenceData.read`."""
     rows: list[tuple[str, ...]] = []
     labels: list[float] = []
-    for where, columns in _lines(path):
+    for where, values in _rows(open_records(path), columns):
         if scored:
-            labels.append(_score(where, columns[-1:]))
-            columns = columns[:-1]
-        if not all(isinstance(text, str) and text.strip() for text in columns):
-            raise ValueError(f"{where}: texts must not be empty, got {columns!r:.80}")
+            labels.append(_score(where, values[-1:]))
+            values = values[:-1]
+        if not all(isinstance(text, str) and text.strip() for text in values):
+            raise ValueError(f"{where}: texts must not be empty, got {values!r:.80}")
         least, most = (2, 2) if scored else (2, 100)
-        if not least <= len(columns) <= most or (rows and len(columns) != len(rows[0])):
+        if not least <= len(values) <= most or (rows and len(values) != len(rows[0])):
             rule = "two texts and a score" if scored else "at least two texts, as many as the first line"
-            raise ValueError(f"{where}: a line must have {rule}, got {len(columns)} texts")
-        rows.append(tuple(columns))
+            raise ValueError(f"{where}: a line must have {rule}, got {len(values)} texts")
+        rows.append(texts_of(where, **{str(number): text for number, text in enumerate(values, start=1)}))
     return Table({"texts": rows, "label": np.asarray(labels if scored else [1.0] * len(rows), np.float32)})
+
+
+def _rows(records: Records, columns: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield where each record is, and its values of some columns in their order, or of all."""
+    if columns:
+        names = choose_columns(records, (columns,), columns)
+        yield from ((where, [*values]) for where, values in records.values(*names))
+    else:
+        yield from ((records.where(index), [*record.values()]) for index, record in enumerate(records))
 
 
 def _score(where: str, last: list[Any]) -> float:
@@ -113,18 +122,6 @@ def _score(where: str, last: list[Any]) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{where}: a line must end with a number, got {str(last)[1:-1]:.60}")
     return value
-
-
-def _lines(path: Path) -> Iterator[tuple[str, list[Any]]]:
-    text = read_text(path)
-    if path.suffix == ".tsv":
-        for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-            yield f"{path}, line {number}", line.removesuffix("\r").split("\t")
-        return
-    for _, where, said in parse_json_lines(path, text):
-        if not isinstance(said, list | dict):
-            raise ValueError(f"{where} must be an array or an object of texts, got {said!r:.60}")
-        yield where, list(said.values() if isinstance(said, dict) else said)
 
 
 def documented_functions(split: str) -> Table:

@@ -3,8 +3,9 @@
 import random
 from pathlib import Path
 
+from flax_transformer.data.record import FORMS, find_split
 from flax_transformer.data.split import split_file
-from flax_transformer.data.text.annotated import Question, read_squad
+from flax_transformer.data.text.annotated import Question, read_questions
 from flax_transformer.frozen import frozen
 
 _NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jill", "Kai", "Lea")
@@ -14,7 +15,8 @@ _PLACES = ("kitchen", "garden", "small office", "old barn", "cellar", "school", 
 
 @frozen
 class SquadData:
-    """Questions of a folder, `{root}/{split name}.json` or `.json.gz`; without a folder questions about made-up facts.
+    """Questions of a folder, `{root}/{split name}.json` or `.json.gz`, or CSV, JSON lines, Parquet and Arrow files and
+    folders that `datasets` wrote, see `read_questions`; without a folder questions about made-up facts.
 
     Of those every fourth has no answer in its passage.
     """
@@ -29,6 +31,8 @@ class SquadData:
     """The validation questions again, where this names none."""
     holdout: float = 0.0
     """How much of the training passages is for validation in place of a file, so that `validation` is for the test."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a question, a passage and its answers, where a form has names; by default the usual."""
 
     def __post_init__(self):
         if not 0 <= self.holdout < 1:
@@ -38,7 +42,7 @@ class SquadData:
         """Read the `train`, `validation` or `test` questions.
 
         Raises:
-          FileNotFoundError, ValueError: as `read_squad`.
+          FileNotFoundError, ValueError: as `read_questions`.
         """
         name = split_file(self, split) or self.validation
         if not self.root:
@@ -52,7 +56,8 @@ class SquadData:
 
     def _file(self, name: str) -> list[Question]:
         paths = [Path(self.root) / f"{name}{suffix}" for suffix in (".json", ".json.gz")]
-        return read_squad(next((path for path in paths if path.is_file()), paths[0]))
+        path = next((path for path in paths if path.is_file()), None)
+        return read_questions(path or find_split(self.root, name, FORMS[1:]) or paths[0], self.columns)
 
 
 def made_up_questions(split: str, count: int = 10_000) -> list[Question]:

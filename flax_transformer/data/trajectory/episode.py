@@ -5,7 +5,6 @@ Axes: N steps of all episodes, B rows, T steps, S numbers of a state, A kinds of
 """
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays
+from flax_transformer.data.file import load_arrays
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
@@ -120,10 +120,10 @@ def read_episodes(root: str | os.PathLike) -> Episodes:
         raise ValueError(f"{path} must have one file of episodes (.npz), got {len(found)}")
     if not found[0].is_file():
         raise FileNotFoundError(f"{path} must be a file of episodes (.npz), there is none")
+    arrays = load_arrays(found[0])
     try:
-        with np.load(found[0], allow_pickle=False) as arrays:
-            return _episodes({name: arrays[name] for name in arrays.files})
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        return _episodes(arrays)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{found[0]}: {error}") from error
 
 
@@ -137,7 +137,7 @@ def _episodes(arrays: Mapping[str, np.ndarray]) -> Episodes:
             "states must be [N, S], actions [N] of kinds or [N, A] of numbers, rewards [N], got "
             f"{states.shape}, {actions.shape} and {rewards.shape}"
         )
-    if not all(np.isfinite(x).all() for x in (states, actions, rewards)):
+    if not all(x.dtype.kind in "biuf" and np.isfinite(x).all() for x in (states, actions, rewards)):
         raise ValueError("states, actions and rewards must be finite numbers")
     starts = np.flatnonzero(_begins(arrays, N))
     return Episodes(states.astype(np.float32), actions, rewards.astype(np.float64), starts)

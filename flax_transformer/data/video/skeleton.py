@@ -7,7 +7,6 @@ Axes: N frames of all sequences, B sequences, I frames of one, J joints.
 """
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays, Example
+from flax_transformer.data.file import load_arrays
 from flax_transformer.data.image.geometry import check_share
 from flax_transformer.data.split import hold_out
 from flax_transformer.data.table import DataSet, Table
@@ -79,10 +79,10 @@ class SkeletonData:
             raise ValueError(f"{path} must have one file of skeletons (.npz), got {len(found)}")
         if not found[0].is_file():
             raise FileNotFoundError(f"{path} must be a file of skeletons (.npz), there is none")
+        arrays = load_arrays(found[0])
         try:
-            with np.load(found[0], allow_pickle=False) as arrays:
-                return self._set({name: arrays[name] for name in arrays.files}, os.fspath(found[0]))
-        except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+            return self._set(arrays, os.fspath(found[0]))
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{found[0]}: {error}") from error
 
     def _set(self, arrays: Mapping[str, np.ndarray], origin: str) -> DataSet:
@@ -132,6 +132,8 @@ def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     ):
         found = ", ".join(str(arrays[name].shape) for name in REQUIRED_ARRAYS)
         raise ValueError(f"{', '.join(REQUIRED_ARRAYS)} must be [N, J, 3] and [B] each, got {found}")
+    if frames.dtype.kind not in "iuf":
+        raise ValueError(f"frames must be numbers, got {frames.dtype}")
     if not all(np.issubdtype(each.dtype, np.integer) for each in others) or lengths.min(initial=1) < 1:
         raise ValueError("lengths, action and subject must be whole numbers, lengths of at least 1")
     if lengths.sum() != len(frames) or others[1].min(initial=1) < 1:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.audio.decode import decode_audio
+from flax_transformer.data.file import load_arrays
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.report.image_attention import png
@@ -233,12 +234,12 @@ def _is_arrays(file: bytes | Path) -> bool:
 
 def _read_arrays(file: bytes | Path) -> dict[str, np.ndarray]:
     """Read an .npz without pickles, and refuse one that is larger than a page can show."""
+    name = "a file of arrays" if isinstance(file, bytes) else str(file)
     try:
         with zipfile.ZipFile(io.BytesIO(file) if isinstance(file, bytes) else file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        if size > LARGEST:
-            raise ValueError(f"arrays must have at most {LARGEST:,} bytes in all, got {size:,}")
-        with np.load(io.BytesIO(file) if isinstance(file, bytes) else file, allow_pickle=False) as arrays:
-            return {name.removeprefix("in_"): arrays[name] for name in arrays}
-    except (OSError, zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ValueError(f"a file of arrays must be an .npz: {error}") from error
+    except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise ValueError(f"{name} must be an .npz: {error}") from error
+    if size > LARGEST:
+        raise ValueError(f"arrays must have at most {LARGEST:,} bytes in all, got {size:,} in {name}")
+    return {each.removeprefix("in_"): array for each, array in load_arrays(file, name).items()}
