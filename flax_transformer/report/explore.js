@@ -2,7 +2,7 @@
 // The explorer: a model is asked, and everything that is drawn is linked. Texts are set by textContent alone.
 const facts = data.facts, given = data.views;
 const state = { input: given.input || { text: "" }, other: { text: "" }, off: { heads: [], sublayers: [], neurons: [], patches: [] }, kind: 0, layer: 0, head: 0, row: null, measure: "weights", form: null, method: "integrated gradients" };
-const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null };
+const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null, beside: given.beside || null, besideLens: given.beside_lens || null };
 const status = h("p", { className: "status", role: "status", "aria-live": "polite" });
 let asking = 0;
 async function ask(view, more) {
@@ -28,12 +28,13 @@ function flip(what, entry) {
 }
 const anyOff = () => Object.values(state.off).some((list) => list.length);
 async function look() {
-  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null });
+  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null, beside: null, besideLens: null });
   const found = await ask("look", {});
   if (!found) return;
   shown.look = found;
   if (state.other.text) shown.other = await ask("look", { input: state.other, off: {} });
   else shown.other = null;
+  if (facts.beside) shown.beside = await ask("beside", {});
   draw();
 }
 // ---- deep links ----------------------------------------------------------------------------------------------------
@@ -80,26 +81,26 @@ function does(kind, layer, column) {
   const [place, at] = kind.origin[layer], found = shown.heads && shown.heads.heads.find((each) => each[0] === place && each[1] === at && each[2] === column);
   return found ? h("small", { className: "does", textContent: found[3], title: `${found[3]}: ${percentOf(found[4])} of its weight` }) : null;
 }
-function headGrid(kind, choose) {
-  const across = kind.columnsOfHeads.length, table = shades(), effects = shown.effects && shown.effects.effects;
+function headGrid(kind, choose, chosen = state, own = true) {
+  const across = kind.columnsOfHeads.length, table = shades(), effects = own && shown.effects && shown.effects.effects;
   const most = effects ? Math.max(1e-9, ...effects.flat(2)) : 1;
   const grid = h("div", { className: "grid", style: `grid-template-columns: auto repeat(${across}, minmax(0, 60px))` }, h("span"), ...kind.columnsOfHeads.map((name) => h("span", { textContent: name })));
   for (let layer = 0; layer < kind.layers; layer++) {
     grid.append(h("span", { textContent: layer + 1 }));
     for (let column = 0; column < across; column++) {
       const [place, at] = kind.origin[layer], moved = effects && column < kind.heads && effects[place] && effects[place][at] ? effects[place][at][column] : null;
-      const off = column < kind.heads && isOff("heads", entryOf(kind, layer, column));
-      grid.append(h("button", { type: "button", className: off ? "off" : "", "aria-label": `layer ${layer + 1}, head ${kind.columnsOfHeads[column]}${off ? ", off" : ""}${moved === null ? "" : `, without it the answer moves by ${number(moved)}`}`, "aria-pressed": layer === state.layer && column === state.head,
-        title: moved === null ? "" : `without it: ${number(moved)}`, onclick: () => choose(layer, column), ondblclick: () => data.served && kind.switches && column < kind.heads && flip("heads", entryOf(kind, layer, column)) },
-        small(kind, layer, column, table), does(kind, layer, column), moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
+      const off = own && column < kind.heads && isOff("heads", entryOf(kind, layer, column));
+      grid.append(h("button", { type: "button", className: off ? "off" : "", "aria-label": `layer ${layer + 1}, head ${kind.columnsOfHeads[column]}${off ? ", off" : ""}${moved === null ? "" : `, without it the answer moves by ${number(moved)}`}`, "aria-pressed": layer === chosen.layer && column === chosen.head,
+        title: moved === null ? "" : `without it: ${number(moved)}`, onclick: () => choose(layer, column), ondblclick: () => own && data.served && kind.switches && column < kind.heads && flip("heads", entryOf(kind, layer, column)) },
+        small(kind, layer, column, table), own ? does(kind, layer, column) : null, moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
     }
   }
   return grid;
 }
-function oneHead(kind, look, room) {
+function oneHead(kind, look, room, chosen = state) {
   const readout = h("p", { className: "readout one", "aria-live": "polite", textContent: "\u00a0" });
   const hover = (row, column) => {
-    const weight = row >= 0 && column >= 0 ? kind.largest * kind.at(state.layer, state.head, row, column) : null;
+    const weight = row >= 0 && column >= 0 ? kind.largest * kind.at(chosen.layer, chosen.head, row, column) : null;
     if (weight !== null) readout.replaceChildren(h("b", { textContent: kind.rows[row] }), " → ", h("b", { textContent: kind.columns[column] }), ` ${state.measure === "norms" ? "norm" : "weight"} `, h("b", { textContent: number(weight) }));
     else readout.textContent = "\u00a0";
     const own = column >= 0 ? [kind.side[1], column] : [kind.side[0], row];
@@ -107,7 +108,7 @@ function oneHead(kind, look, room) {
     for (const [side, index] of [[kind.side[0], row], [kind.side[1], column], own]) if (index >= 0) (links[`${side} ${index}`] || []).forEach((element) => element.classList.add("on"));
   };
   const form = state.form && (state.form !== "image" || (kind.grid && look.image)) ? state.form : kind.grid && look.image ? "image" : "matrix";
-  const made = form === "image" ? overImage(kind, state.layer, state.head, look.image, hover) : form === "pairs" ? pairs(kind, state.layer, state.head, room, hover) : matrix(kind, state.layer, state.head, room, hover);
+  const made = form === "image" ? overImage(kind, chosen.layer, chosen.head, look.image, hover) : form === "pairs" ? pairs(kind, chosen.layer, chosen.head, room, hover) : matrix(kind, chosen.layer, chosen.head, room, hover);
   return { form, mark: made.mark, element: h("div", {}, readout, made.element) };
 }
 function attentionPart() {
@@ -134,6 +135,7 @@ function attentionPart() {
   part.append(bar, h("div", { className: "explorer two" }, h("div", { className: "card scroll" }, h("h3", { textContent: "All heads" }), headGrid(kind, choose)), h("div", { className: "card" }, heading, acts, one.element)));
   if (shown.heads) part.append(h("p", { className: "lead", textContent: `Named by where they look in random tokens that are said twice: ${shown.heads.heads.length ? "the token before, the same, an earlier occurrence (duplicate), the token after one (induction), the first, or a fixed distance." : "no head gives 30 % of its weight to one kind of keys."}` }));
   if (shown.flow) part.append(h("h3", { textContent: `Attention flow from layer ${state.layer + 1}` }), layerlessTable(kind.rows, shown.flow.flow));
+  if (shown.beside) part.append(...besideAttention(shown.beside, room));
   if (shown.other && shown.other.kinds[state.kind]) {
     const beside = prepare(shown.other.kinds[state.kind]);
     if (beside.columnsOfHeads.length === kind.columnsOfHeads.length) part.append(h("div", { className: "card" }, h("h3", { textContent: `The same head, on: ${state.other.text}` }), oneHead(beside, shown.other, room).element));
@@ -176,7 +178,8 @@ function draw() {
   if (!look) return results.replaceChildren();
   const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" })];
   const choose = (i) => { state.row = i; Object.assign(shown, { effects: null, attribute: null, trace: null }); draw(); };
-  parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null));
+  parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null, shown.beside ? answerCard(shown.beside.look, `Beside it: ${facts.beside}`, row, null, choose) : null));
+  if (shown.beside) parts.push(distanceCard(shown.beside, look, row, choose));
   if (look.image && !look.kinds.some((kind) => kind.grid)) parts.push(h("img", { src: look.image, alt: "what the model reads", style: "max-width: 100%; border-radius: 8px; image-rendering: pixelated; min-width: min(100%, 240px)" }));
   parts.push(attentionPart(), whatIf());
   const tops = look.answer.after.tops, best = tops.length ? tops[row][0] : { id: 0, name: "the first number" };
@@ -185,9 +188,11 @@ function draw() {
   if (shown.attribute) parts.push(attributionCard(shown.attribute, look, (method) => { state.method = method; draw(); }));
   if (!look.answer.numbers) {
     parts.push(h("h2", { id: "lens", textContent: "Logit lens" }), h("p", { className: "lead", textContent: "What the model would say if it stopped before a layer: its norm and head, of the hidden states there." }));
-    if (data.served) parts.push(h("div", {}, button("compute-lens", "compute", async () => { shown.lens = await ask("lens", {}); draw(); })));
+    if (data.served) parts.push(h("div", {}, button("compute-lens", "compute", async () => { shown.lens = await ask("lens", {}); if (facts.beside) shown.besideLens = await ask("beside_lens", {}); draw(); })));
     if (shown.lens) parts.push(lensCard(shown.lens, look));
+    if (shown.besideLens && shown.beside) parts.push(h("h3", { textContent: `Logit lens of ${facts.beside}` }), lensCard(shown.besideLens, shown.beside.look));
   }
+  if (shown.beside) parts.push(...alikeCard(shown.beside));
   if (data.served && state.other.text && !look.answer.numbers) {
     parts.push(h("h2", { id: "tracing", textContent: "Causal tracing" }), h("div", {}, button("trace", "patch each state from the other text", async () => { shown.trace = await ask("trace", { row: rowNow() }); draw(); })));
     if (shown.trace) parts.push(traceCard(shown.trace, (layer, i) => flip("patches", [shown.trace.place, layer, i])));
@@ -197,7 +202,7 @@ function draw() {
 }
 page.replaceChildren();
 document.title = `${facts.name || facts.architecture}: explorer`;
-page.append(h("h1", { textContent: facts.name || facts.architecture }), h("p", { className: "facts" }, h("span", {}, "architecture ", h("b", { textContent: facts.architecture })), h("span", {}, "reads ", h("b", { textContent: facts.reads.join(", ") || "arrays" }))));
+page.append(h("h1", { textContent: facts.name || facts.architecture }), h("p", { className: "facts" }, h("span", {}, "architecture ", h("b", { textContent: facts.architecture })), h("span", {}, "reads ", h("b", { textContent: facts.reads.join(", ") || "arrays" })), facts.beside ? h("span", {}, "beside it ", h("b", { textContent: facts.beside })) : null));
 const wanted = data.served && linkedTo();
 if (data.served) page.append(asked());
 else page.append(h("p", { className: "lead", textContent: (state.input.text ? `Input: ${state.input.text}. ` : "") + "This file needs no server; the command explore without --output answers questions." }));

@@ -9,7 +9,7 @@ from typing import Any
 from flax_transformer.atomic import write_file
 from flax_transformer.report.page import page_of
 
-SCRIPTS = ("widget.js", "attention.js", "explore_map.js", "explore_view.js", "explore.js")
+SCRIPTS = ("widget.js", "attention.js", "explore_map.js", "explore_view.js", "explore_beside.js", "explore.js")
 """The last one draws the page."""
 
 
