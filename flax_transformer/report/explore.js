@@ -2,17 +2,31 @@
 // The explorer: a model is asked, and everything that is drawn is linked. Texts are set by textContent alone.
 const facts = data.facts, given = data.views;
 const state = { input: given.input || { text: "" }, other: { text: "" }, off: { heads: [], sublayers: [], neurons: [], patches: [] }, kind: 0, layer: 0, head: 0, row: null, measure: "weights", form: null, method: "integrated gradients" };
-const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null, beside: given.beside || null, besideLens: given.beside_lens || null };
+const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null, beside: given.beside || null, besideLens: given.beside_lens || null, tree: given.tree || null };
 const status = h("p", { className: "status", role: "status", "aria-live": "polite" });
 let asking = 0;
+// A page in a notebook asks the page around it, which asks the kernel.
+const waiting = new Map(), mine = Math.random().toString(36).slice(2);
+if (data.kernel) addEventListener("message", (event) => {
+  if (event.source !== parent || !event.data || !waiting.has(event.data.id)) return;
+  waiting.get(event.data.id)(event.data);
+  waiting.delete(event.data.id);
+});
+async function answerOf(view, request) {
+  if (data.kernel) {
+    const id = `${mine} ${asking}`, answer = await new Promise((done) => { waiting.set(id, done); parent.postMessage({ id, view, request }, "*"); });
+    return [answer.status === 200, JSON.parse(answer.text)];
+  }
+  const answer = await fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
+  return [answer.ok, await answer.json()];
+}
 async function ask(view, more) {
   const request = { input: state.input, other: state.other, off: state.off, measure: state.measure, ...more };
   const turn = ++asking, began = performance.now();
   status.className = "status busy"; status.textContent = "computing; the first time a length is seen its program is compiled …";
   try {
-    const answer = await fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.error || answer.statusText);
+    const [fits, found] = await answerOf(view, request);
+    if (!fits) throw new Error(found.error || "the request was refused");
     if (turn === asking) { status.className = "status"; status.textContent = `answered in ${Math.round(performance.now() - began)} ms`; }
     return found;
   } catch (error) {
@@ -28,7 +42,7 @@ function flip(what, entry) {
 }
 const anyOff = () => Object.values(state.off).some((list) => list.length);
 async function look() {
-  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null, beside: null, besideLens: null });
+  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null, beside: null, besideLens: null, tree: null });
   const found = await ask("look", {});
   if (!found) return;
   shown.look = found;
@@ -39,10 +53,11 @@ async function look() {
 }
 // ---- deep links ----------------------------------------------------------------------------------------------------
 function link() {
-  if (!shown.look) return;
+  if (!shown.look || data.kernel) return;
   const parts = new URLSearchParams({ text: state.input.text || "", kind: state.kind, layer: state.layer, head: state.head });
   if (anyOff()) parts.set("off", JSON.stringify(state.off));
   if (state.other.text) parts.set("other", state.other.text);
+  if (state.input.written) parts.set("written", state.input.written.join(" "));
   history.replaceState(null, "", "#" + parts);
 }
 function linkedTo() {
@@ -51,7 +66,8 @@ function linkedTo() {
   for (const name of ["kind", "layer", "head"]) state[name] = Number(parts.get(name)) || 0;
   state.other = { text: parts.get("other") || "" };
   try { Object.assign(state.off, JSON.parse(parts.get("off") || "{}")); } catch { /* a link that was cut */ }
-  if (parts.get("text") !== state.input.text || anyOff() || state.other.text) { state.input = { text: parts.get("text") }; return true; }
+  const written = parts.has("written") ? parts.get("written").split(" ").filter(Boolean).map(Number) : null;
+  if (parts.get("text") !== state.input.text || anyOff() || state.other.text || written) { state.input = { text: parts.get("text"), ...(written ? { written } : {}) }; return true; }
   return false;
 }
 // ---- the input -----------------------------------------------------------------------------------------------------
@@ -163,6 +179,7 @@ function whatIf() {
 async function goOn(one) {
   const look = shown.look, row = rowShown();
   if (look.target.length) state.input = { ...state.input, written: [...look.written.slice(0, row), one.id] };
+  else if (state.input.written && row === look.source.length - 1) state.input = { ...state.input, written: [...state.input.written, one.id] };
   else if (facts.ids) state.input = { text: [...look.source.slice(0, row + 1), one.id].join(" ") };
   else state.input = { text: (row === look.source.length - 1 ? state.input.text : look.source.slice(0, row + 1).join("").replaceAll("·", " ").trim()) + one.name.replace("·", " ") };
   state.row = null;
@@ -170,18 +187,32 @@ async function goOn(one) {
   if (box && !look.target.length) box.value = state.input.text;
   look_();
 }
+// Go on from a node of the tree: what was written up to it is fed, token by token.
+function goOnFrom(way) {
+  const ids = way.map((node) => node.id), before = shown.tree.continues ? state.input.written || [] : [];
+  state.input = { ...state.input, written: [...before, ...ids] };
+  state.row = null;
+  look_();
+}
+// What follows the text, which its box does not show.
+function followed() {
+  const count = (state.input.written || []).length, look = shown.look;
+  if (!count || look.target.length || !data.served) return null;
+  return h("div", { className: "chips", id: "followed" }, h("span", { textContent: `The text goes on with ${look.source.slice(-count).map(seen).join(" ")}` }), h("button", { type: "button", className: "act plain", textContent: "the text alone", onclick: () => { state.input = { text: state.input.text }; state.row = null; look_(); } }));
+}
 function button(id, text, act) { return h("button", { type: "button", className: "act plain", id, textContent: text, onclick: act }); }
 const results = h("div", { className: "stack", id: "results" });
 function draw() {
   links = {}; marks = [];
   const look = shown.look;
   if (!look) return results.replaceChildren();
-  const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" })];
+  const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" }), followed()];
   const choose = (i) => { state.row = i; Object.assign(shown, { effects: null, attribute: null, trace: null }); draw(); };
   parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null, shown.beside ? answerCard(shown.beside.look, `Beside it: ${facts.beside}`, row, null, choose) : null));
   if (shown.beside) parts.push(distanceCard(shown.beside, look, row, choose));
   if (look.image && !look.kinds.some((kind) => kind.grid)) parts.push(h("img", { src: look.image, alt: "what the model reads", style: "max-width: 100%; border-radius: 8px; image-rendering: pixelated; min-width: min(100%, 240px)" }));
   parts.push(attentionPart(), whatIf());
+  if (facts.writes && (data.served || shown.tree)) parts.push(treePart(shown.tree, data.served, async () => { shown.tree = await ask("tree", { beams: treeOptions.beams, tokens: treeOptions.tokens }); draw(); }, data.served ? goOnFrom : null));
   const tops = look.answer.after.tops, best = tops.length ? tops[row][0] : { id: 0, name: "the first number" };
   parts.push(h("h2", { id: "attribution", textContent: "What the answer depends on" }), h("p", { className: "lead", textContent: `Parts of the input in the log-probability of ${seen(best.name)}.` }));
   if (data.served) parts.push(h("div", {}, button("attribute", "compute", async () => { shown.attribute = await ask("attribute", { row: rowNow(), answer: best.id }); draw(); })));
@@ -203,10 +234,10 @@ function draw() {
 page.replaceChildren();
 document.title = `${facts.name || facts.architecture}: explorer`;
 page.append(h("h1", { textContent: facts.name || facts.architecture }), h("p", { className: "facts" }, h("span", {}, "architecture ", h("b", { textContent: facts.architecture })), h("span", {}, "reads ", h("b", { textContent: facts.reads.join(", ") || "arrays" })), facts.beside ? h("span", {}, "beside it ", h("b", { textContent: facts.beside })) : null));
-const wanted = data.served && linkedTo();
+const wanted = data.served && !data.kernel && linkedTo();
 if (data.served) page.append(asked());
 else page.append(h("p", { className: "lead", textContent: (state.input.text ? `Input: ${state.input.text}. ` : "") + "This file needs no server; the command explore without --output answers questions." }));
-page.append(results, h("footer", { textContent: data.served ? "Served by this machine to itself." : "Written by flax_transformer. This page needs no network." }));
+page.append(results, h("footer", { textContent: data.kernel ? "Answered by the notebook's kernel." : data.served ? "Served by this machine to itself." : "Written by flax_transformer. This page needs no network." }));
 redraws.push(draw);
 draw();
 if (wanted) look();

@@ -29,7 +29,7 @@ from flax_transformer.inside import (
 )
 from flax_transformer.inside.lens import END, STATES, stack_of, stream
 from flax_transformer.inside.sweep import entries, masks
-from flax_transformer.task.explore.answer import Answers, log_probabilities, moved
+from flax_transformer.task.explore.answer import NUMBERS, Answers, log_probabilities, moved
 from flax_transformer.task.explore.attribute import (
     COMPLETE,
     EMBEDDED,
@@ -55,6 +55,7 @@ from flax_transformer.task.explore.program import (
     scores_of,
     states_of,
 )
+from flax_transformer.task.explore.tree import tree_of, writes
 
 KEPT = 8
 """Inputs that are remembered."""
@@ -85,7 +86,7 @@ class Explorer:
         """Return what can be asked."""
         return {
             "look": self.look, "lens": self.lens, "attribute": self.attribute, "effects": self.effects,
-            "flow": self.flow, "trace": self.trace, "heads": self.heads,
+            "flow": self.flow, "trace": self.trace, "heads": self.heads, "tree": self.tree,
             **({} if self.beside is None else self.beside.views),
         }  # fmt: skip
 
@@ -110,6 +111,7 @@ class Explorer:
             "text": "input_ids" in known.inputs.names and not known.inputs.colours,
             "file": bool({"images", "audio"} & set(known.inputs.reads)),
             "ids": self.program.pretrained.tokenizer is None,
+            "writes": writes(self.program.pretrained),
             "beside": None if self.beside is None else self.beside.other.name,
         }
 
@@ -260,6 +262,11 @@ class Explorer:
                 found += [[place, layer, head, *what] for (layer, head), what in named.items()]
         return {"heads": found}
 
+    def tree(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the beams of a search as a tree; nothing is switched off in it."""
+        case = self.case(request)
+        return tree_of(self.program.pretrained, case.inputs, request.get("beams", 4), request.get("tokens", 12))
+
     def given_of(self, case: Case) -> Inputs:
         """Return inputs as the programs take them."""
         return self.program.given(case.inputs)
@@ -337,7 +344,7 @@ def _effects(
             for number, scale in enumerate(edits[HEADS])
         ]
         after = scores_of(intervene(of_inputs)({**edits, HEADS: own}, pretrained, given))
-        return moved(before, log_probabilities(*after)[row][None], before is None or _is_number(name))[0]
+        return moved(before, log_probabilities(*after)[row][None], name in NUMBERS)[0]
 
     return jax.lax.map(one, off, batch_size=4)
 
@@ -357,12 +364,6 @@ def _trace(
         return log_probabilities(*scores_of(run(patched, pretrained, given)))[row][best]
 
     return jnp.exp(jax.lax.map(one, where, batch_size=4)), jnp.exp(jnp.stack([own[best], there[best]])), best
-
-
-def _is_number(name: str) -> bool:
-    from flax_transformer.task.explore.answer import NUMBERS
-
-    return name in NUMBERS
 
 
 def _loss(case: Case, answer: Answers, logs: np.ndarray) -> float | None:

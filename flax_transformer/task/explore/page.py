@@ -29,7 +29,12 @@ def all_views(explorer: Explorer, text: str, file: Path | None = None) -> dict[s
     row = answer["first"] + len(answer["rows"]) - 1
     tops: list[list[Mapping[str, Any]]] = answer["after"]["tops"]
     best = tops[-1][0]["id"] if tops else 0
-    for view, more in (("lens", {}), ("effects", {"row": row}), ("attribute", {"row": row, "answer": best})):
+    for view, more in (
+        ("lens", {}),
+        ("tree", {}),
+        ("effects", {"row": row}),
+        ("attribute", {"row": row, "answer": best}),
+    ):
         with contextlib.suppress(ValueError):  # of models that have none such
             views[view] = {**explorer.ask(view, {**request, **more}), "row": row, "answer": best}
     return {**views, **_beside(explorer, request, ("beside", "beside_lens"))}
