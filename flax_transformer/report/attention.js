@@ -3,7 +3,7 @@
 const heat = (value, from, to) => { const x = Math.sqrt(value); return from.map((c, i) => Math.round(c + (to[i] - c) * x)); };
 function unpack(map) {
   if (map.values) return map;
-  const bytes = Uint8Array.from(atob(map.weights), (c) => c.charCodeAt(0));
+  const bytes = bytesOf(map.weights);
   const view = new DataView(bytes.buffer), T = map.rows.length, S = map.columns.length;
   map.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
   map.at = (layer, head, t, c) => {

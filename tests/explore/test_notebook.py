@@ -1,9 +1,7 @@
-"""The widget: its traits, its messages, what it says without anywidget; in Chromium with the kernel behind it."""
+"""The widget: its traits, its messages, and what it says without anywidget."""
 
-import base64
 import json
 import sys
-import time
 
 import pytest
 
@@ -11,7 +9,6 @@ from flax_transformer import hub
 from flax_transformer.task.explore import notebook
 from tests.contract.golden import GOLDEN
 from tests.explore.test_explore_server import HOSTILE
-from tests.report.conftest import chromium  # noqa: F401
 
 pytest.importorskip("anywidget")
 pytestmark = pytest.mark.proves("explorer", "in a notebook, asked by messages")
@@ -92,54 +89,3 @@ def test_without_anywidget_it_says_what_to_install(pretrained, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(ValueError, match=r"pip install 'flax-transformer\[widget\]'"):
         notebook.widget(pretrained)
-
-
-HARNESS = """<!doctype html><meta charset="utf-8"><title>cell</title><body><script>
-const traits = TRAITS, handlers = [];
-window.sent = [];
-const get = (name) => traits[name], send = (message) => sent.push(message);
-const model = { get, send, on: (_, f) => handlers.push(f), off: () => {} };
-window.reply = (message) => handlers.forEach((f) => f(message));
-import("data:text/javascript;base64,ESM").then((module) => module.default.render({ model, el: document.body }));
-</script>"""
-FRAME = "(() => { const b = document.querySelector('iframe').getBoundingClientRect(); return [b.left, b.top]; })()"
-
-
-@pytest.mark.slow
-def test_a_cell_asks_the_kernel_and_shows_its_answer(chromium, pretrained, asked, tmp_path):  # noqa: F811
-    """The test is the notebook: it takes the page's messages to the widget and brings its answers back."""
-    _, ask = asked
-    made, path = notebook.widget(pretrained, "5 9 2 5", names=("small", "")), tmp_path / "cell.html"
-    traits = json.dumps({name: getattr(made, name) for name in ("page", "title", "height")}).replace("<", "\\u003c")
-    esm = base64.b64encode(made._esm.encode()).decode()
-    path.write_text(HARNESS.replace("ESM", esm).replace("TRAITS", traits))
-    chromium.open(path)
-    answered, views = 0, []
-
-    def pump(view, seconds=240):
-        nonlocal answered
-        end = time.monotonic() + seconds
-        while view not in views:
-            assert time.monotonic() < end, views
-            for message in chromium.run("window.sent")[answered:]:
-                answered += 1
-                views.append(message["view"])
-                (answer,) = ask(message)
-                chromium.run(f"window.reply({json.dumps(answer)})")
-            time.sleep(0.05)
-        chromium.drawn()
-
-    def type_in(text):
-        x, y = chromium.run(FRAME)
-        for kind in ("mousePressed", "mouseReleased"):
-            chromium.call("Input.dispatchMouseEvent", type=kind, x=x + 400, y=y + 160, button="left", clickCount=3)
-        chromium.call("Input.insertText", text=text)
-        enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
-        chromium.call("Input.dispatchKeyEvent", type="keyDown", **enter)
-
-    type_in("7 7 7")
-    pump("look")
-    assert chromium.run("window.sent.at(-1).request.input.text") == "7 7 7"
-    chromium.screenshot(tmp_path / "cell.png", whole=False)
-    assert chromium.complaints() == []
-    assert chromium.requests()[0] == path.resolve().as_uri()
