@@ -141,7 +141,7 @@ def test_tokenizers_that_differ_are_refused():
     check_tokens(first, replace(other, tokenizer=one))
     with pytest.raises(ValueError, match="must have one tokenizer, got two that differ"):
         check_tokens(first, other)
-    with pytest.raises(ValueError, match=r"got two that differ, of 270 and none tokens"):
+    with pytest.raises(ValueError, match="got two that differ, of 268 and none tokens"):
         check_tokens(first, replace(other, tokenizer=None))
     with pytest.raises(ValueError, match="must have one vocabulary, got 300 and 301 tokens"):
         check_tokens(first, replace(wrapped(301), tokenizer=one))
@@ -154,3 +154,23 @@ def test_a_text_that_is_other_tokens_to_the_other_is_refused(pair):
     with pytest.raises(ValueError, match="this text is 2 tokens to one and 3 to the other"):
         pair.ask("beside", {"input": {"text": "5 9"}})
     assert jnp.ndim(case.inputs["input_ids"]) == 2
+
+
+def test_the_command_refuses_a_pair_in_one_sentence(run, tmp_path):
+    folders = {folder.name: str(folder) for folder in GOLDEN if folder.name in ("gpt2", "bert")}
+    page = tmp_path / "page.html"
+    code, _, said = run(
+        "explore", folders["gpt2"], "--beside", folders["bert"], "--input", "5 9", "--output", str(page)
+    )
+    assert code != 0
+    assert "must have a task in common, got a GPT2LMHeadModel" in said
+    assert "Traceback" not in said
+    assert not page.exists()
+
+
+@pytest.mark.slow
+def test_the_command_writes_both(run, tmp_path):
+    folder, page = str(next(folder for folder in GOLDEN if folder.name == "gpt2")), tmp_path / "page.html"
+    code, _, _ = run("explore", folder, "--beside", folder, "--input", "5 9 2 5", "--output", str(page))
+    assert code == 0
+    assert '"beside":"gpt2"' in page.read_text()
