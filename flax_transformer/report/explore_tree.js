@@ -9,7 +9,7 @@ function laidOut(nodes, every) {
   const place = (node) => {
     const after = children.get(node.i) || [];
     after.forEach(place);
-    node.y = after.length ? (after[0].y + after.at(-1).y) / 2 : next++;
+    node.y = after.length ? after[0].y : next++; // the best goes on in its row, so that what comes first is at the top
   };
   (children.get(-1) || []).forEach(place);
   return { drawn, rows: next, columns: Math.max(...drawn.map((node) => node.depth)) + 1 };
