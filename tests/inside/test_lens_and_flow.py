@@ -187,6 +187,17 @@ def test_debiased_cka_is_about_nothing_where_plain_cka_is_about_all():
     assert plain > 0.8
 
 
+def test_a_head_that_writes_nothing_is_not_named():
+    ids = RANDOM.integers(0, 5, (2, 6))
+    targets = attention_targets(ids)
+    weights = np.broadcast_to(np.eye(6, k=-1), (1, 2, 3, 6, 6)).astype(np.float32)
+    norms = weights * np.array([2.0, 1e-4, 1.0])[:, None, None]
+    table = head_table(weights, targets, norms)
+    np.testing.assert_allclose(table["written"], [[1, 5e-5, 0.5]], rtol=1e-5)
+    assert name_heads(table, 0.8).keys() == {(0, 0), (0, 2)}
+    assert name_heads(head_table(weights, targets), 0.8).keys() == {(0, 0), (0, 1), (0, 2)}
+
+
 @pytest.mark.parametrize("kind", ["previous", "induction", "duplicate", "first", "delimiter", "offset +2"])
 def test_a_head_that_looks_at_one_kind_alone_is_named(kind):
     ids = RANDOM.integers(0, 5, (3, 9))

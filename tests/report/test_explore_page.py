@@ -1,5 +1,6 @@
 """The explorer in Chromium: type, click a head, switch it off, compare, keep; light and dark, wide and narrow."""
 
+import itertools
 import json
 import threading
 import time
@@ -8,12 +9,14 @@ import urllib.request
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.report.explore import write_explore_page
 from flax_transformer.task.explore.beside import put_beside
 from flax_transformer.task.explore.explorer import Explorer
-from flax_transformer.task.explore.page import write_page
+from flax_transformer.task.explore.page import all_views, write_page
 from flax_transformer.task.explore.server import serve
 from tests.contract.golden import GOLDEN
 from tests.explore.test_beside import wrapped
+from tests.explore.test_explore_server import HOSTILE
 
 pytest.importorskip("uvicorn")
 pytestmark = [pytest.mark.slow, pytest.mark.proves("explorer", "in headless Chromium, light, dark, 400 px")]
@@ -183,6 +186,20 @@ def test_two_checkpoints_stand_beside_each_other(chromium, explorer, tmp_path, w
     unnamed = "[...document.querySelectorAll('button')].filter(b => !b.textContent.trim() && !b.ariaLabel).length"
     assert chromium.run(unnamed) == 0
     assert chromium.run("document.querySelectorAll('img, b b').length") == 0
+    assert chromium.complaints() == []
+
+
+def test_what_tokens_are_called_cannot_become_markup(chromium, explorer, tmp_path):
+    views = all_views(explorer, "5 9 2 5 7")
+    for node, text in zip(views["tree"]["nodes"], itertools.cycle(HOSTILE), strict=False):
+        node["name"] = text
+    for tops in views["look"]["answer"]["after"]["tops"]:
+        for one, text in zip(tops, HOSTILE, strict=False):
+            one["name"] = text
+    path = write_explore_page(tmp_path / "page.html", {**explorer.facts(), "name": HOSTILE[2]}, views)
+    chromium.open(path)
+    assert HOSTILE[0] in chromium.run("document.querySelector('.tree').textContent")
+    assert chromium.run("document.querySelectorAll('#page img, #page script, #page style').length") == 0
     assert chromium.complaints() == []
 
 

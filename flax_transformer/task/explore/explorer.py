@@ -44,7 +44,7 @@ from flax_transformer.task.explore.attribute import (
 from flax_transformer.task.explore.beside import Beside, put_beside
 from flax_transformer.task.explore.case import Case, make_case, repeated_tokens
 from flax_transformer.task.explore.kind import WEIGHTS, kinds_of
-from flax_transformer.task.explore.pack import norms_of, packed, sublayers_of
+from flax_transformer.task.explore.pack import norms_of, packed, stacked_norms, sublayers_of
 from flax_transformer.task.explore.program import (
     HEADS,
     Program,
@@ -254,11 +254,11 @@ class Explorer:
         program = self.program
         ids = repeated_tokens(program.pretrained)
         given = program.given(ids, padded=False)
-        weights, found = program.run(look, given, {})[1].get(WEIGHTS, []), []
+        seen, found = program.run(look, given, {})[1], []
         targets = attention_targets(ids["input_ids"])
-        for place, each in enumerate(weights):
+        for place, each in enumerate(seen.get(WEIGHTS, [])):
             if each.ndim == 5 and each.shape[-2:] == 2 * ids["input_ids"].shape[-1:]:
-                named = name_heads(head_table(each, targets), NAMED)
+                named = name_heads(head_table(each, targets, stacked_norms(seen, place)), NAMED)
                 found += [[place, layer, head, *what] for (layer, head), what in named.items()]
         return {"heads": found}
 
