@@ -37,7 +37,13 @@ function drawMap(canvas, m, layer, head, room, at = { row: -1, column: -1 }) {
   context.scale(ratio, ratio);
   context.font = font; context.textBaseline = "middle";
   const ink = css("--ink"), soft = css("--soft");
-  for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
+  if (T * S > 4096) { // a pixel for each cell, enlarged: many rectangles take long, and hovering draws them all again
+    const cells = h("canvas", { width: S, height: T }), image = new ImageData(S, T);
+    for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) image.data.set([...heat(m.at(layer, head, t, c), from, to), 255], 4 * (t * S + c));
+    cells.getContext("2d").putImageData(image, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(cells, left, top, S * cell, T * cell);
+  } else for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
     context.fillStyle = `rgb(${heat(m.at(layer, head, t, c), from, to)})`;
     context.fillRect(left + c * cell, top + t * cell, cell - 0.5, cell - 0.5);
   }

@@ -17,7 +17,8 @@ function prepare(kind) {
     if (name === "rollout") return through.subarray(layer * T * S, (layer + 1) * T * S);
     if (name !== "mean") return own.subarray((layer * N + column) * T * S, (layer * N + column + 1) * T * S);
     const mean = new Float32Array(T * S);
-    for (let n = 0; n < N; n++) { const one = own.subarray((layer * N + n) * T * S, (layer * N + n + 1) * T * S); for (let i = 0; i < mean.length; i++) mean[i] += one[i] / N; }
+    for (let n = 0; n < N; n++) { const one = own.subarray((layer * N + n) * T * S, (layer * N + n + 1) * T * S); for (let i = 0; i < mean.length; i++) mean[i] += one[i]; }
+    for (let i = 0; i < mean.length; i++) mean[i] /= N;
     return mean;
   };
   kind.at = (layer, column, t, c) => kind.plane(layer, column)[t * S + c] / 65535;
@@ -32,9 +33,9 @@ function small(kind, layer, column, table) {
 }
 function drawnSmall(kind, layer, column, table) {
   const T = kind.rows.length, S = kind.columns.length, element = h("canvas", { width: S, height: T });
-  const context = element.getContext("2d"), image = context.createImageData(S, T), pixels = new Uint32Array(image.data.buffer);
+  const context = element.getContext("2d", { willReadFrequently: true }), image = context.createImageData(S, T), pixels = new Uint32Array(image.data.buffer); // in memory, not a texture each
   const plane = kind.plane(layer, column);
-  for (let i = 0; i < pixels.length; i++) pixels[i] = table[Math.min(255, plane[i] >> 8 || 0)];
+  for (let i = 0; i < pixels.length; i++) pixels[i] = table[plane[i] >> 8];
   context.putImageData(image, 0, 0);
   return element;
 }
