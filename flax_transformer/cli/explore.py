@@ -11,6 +11,7 @@ def explore(
     /,
     input: str | None = None,
     file: Path | None = None,
+    beside: Folder | None = None,
     output: Path | None = None,
     port: int = 0,
     host: str = "127.0.0.1",
@@ -25,6 +26,7 @@ def explore(
       checkpoint: Run folder, Hugging Face folder or hub id.
       input: Text that is shown first; with --output the one that is shown.
       file: Image, recording, video or .npz of a model's inputs that is shown.
+      beside: Another checkpoint of the same task and tokenizer that is given the same and shown beside it.
       output: Page to write instead of serving.
       port: Port to serve on; any that is free by default.
       host: Loopback address to serve on.
@@ -40,7 +42,7 @@ def explore(
         from flax_transformer.task.explore.server import check_loopback, serve
 
         check_loopback(host)
-    explorer = open_explorer(checkpoint, revision)
+    explorer = open_explorer(checkpoint, revision, beside)
     if output is not None:
         print(write_page(explorer, output, input or "", file))
         return

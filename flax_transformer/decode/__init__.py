@@ -1,6 +1,7 @@
 """Decoding any model through functions: greedy, sampling, beam search, all at once, noise taken away; streaming."""
 
-from flax_transformer.decode.beam import beam_search, gather_rows
+from flax_transformer.decode.beam import Candidates, beam_search, beam_search_with_candidates, gather_rows
+from flax_transformer.decode.beam_tree import BeamNode, beam_tree
 from flax_transformer.decode.chain import greedy, sample
 from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling, room
 from flax_transformer.decode.diffusion import DDIM, DDPM, Euler, Heun, Sampler, denoise, guided
@@ -13,6 +14,8 @@ __all__ = [
     "DDIM",
     "DDPM",
     "Beam",
+    "BeamNode",
+    "Candidates",
     "Constraints",
     "Decoded",
     "Euler",
@@ -25,6 +28,8 @@ __all__ = [
     "Sampling",
     "Timestamps",
     "beam_search",
+    "beam_search_with_candidates",
+    "beam_tree",
     "best_path",
     "denoise",
     "gather_rows",

@@ -37,6 +37,24 @@ class _Finished(NamedTuple):
     last: _Links
 
 
+class Candidates(NamedTuple):
+    """All continuations that a beam search has looked at: the best C at each of M steps, of each of B rows."""
+
+    token: Int[Array, "B M C"]
+    logprob: Float[Array, "B M C"]
+    """Of the token, after those before it."""
+    score: Float[Array, "B M C"]
+    """The sum of the log-probabilities so far; -1e9 and below of what continues nothing."""
+    beam: Int[Array, "B M C"]
+    """Which beam of the step before it continues."""
+    becomes: Int[Array, "B M C"]
+    """Which beam it is after the step; -1 where it is none."""
+    ends: Bool[Array, "B M C"]
+    """Whether it is a finished hypothesis, which may be among the best ones at the end or not."""
+    live: Bool[Array, "B M"]
+    """Whether the search of the row went on at this step."""
+
+
 class _State(NamedTuple):
     t: Int[Array, ""]
     running: Bool[Array, ""]
@@ -48,6 +66,7 @@ class _State(NamedTuple):
     hopeful: Bool[Array, "B 1"]
     broken: Bool[Array, "B 1"]
     history: Int[Array, "BW M"] | None
+    candidates: Candidates | None
 
 
 def gather_rows(cache: Any, rows: Int[Array, "R"]) -> Any:
@@ -86,6 +105,34 @@ def beam_search(
     Raises:
       ValueError: as `greedy`.
     """
+    state, penalty = _search(step, cache, prompt, config, reorder, process, grow)
+    return refuse_nan(_read(state, config, penalty))
+
+
+def beam_search_with_candidates(
+    step: Step,
+    cache: Any,
+    prompt: Int[Array, "B"],
+    config: Beam,
+    *,
+    reorder: Callable[[Any, Array], Any] = gather_rows,
+    process: Process | None = None,
+    grow: Grow | None = None,
+) -> tuple[Decoded, Candidates]:
+    """Return what `beam_search` does, and every continuation that it has looked at, kept or not.
+
+    Args and Raises: as `beam_search`.
+    """
+    state, penalty = _search(step, cache, prompt, config, reorder, process, grow, watched=True)
+    found = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), state.candidates)
+    return refuse_nan(_read(state, config, penalty)), found
+
+
+def _search(
+    step: Step, cache: Any, prompt: Int[Array, "B"], config: Beam, reorder: Callable[[Any, Array], Any],
+    process: Process | None, grow: Grow | None, watched: bool = False,
+) -> tuple[_State, Float[Array, "M"]]:  # fmt: skip
+    """Return the last state of a search and the divisors of lengths, with all candidates where they are `watched`."""
     beams = config.beams
     penalty, bound = _penalties(config)
 
@@ -116,10 +163,36 @@ def beam_search(
             hopeful=hopeful,
             broken=broken,
             history=_extend(state.history, rows, token, state.t),
+            candidates=_watch(state, total, links, ends, order, config),
         )
 
     start = _start(cache, prompt, config, with_history=process is not None or bool(config.stop))
-    return refuse_nan(_read(staged(lambda state: state.running, advance, start, *sizes(config, grow)), config, penalty))
+    if watched:
+        start = start._replace(candidates=_no_candidates(len(prompt), config, prompt.dtype))
+    return staged(lambda state: state.running, advance, start, *sizes(config, grow)), penalty
+
+
+def _no_candidates(rows: int, config: Beam, dtype: Any) -> Candidates:
+    shape = (config.max_length, rows, _count(config))
+    number, none = jnp.zeros(shape, jnp.float32), jnp.full(shape, -1, jnp.int32)
+    token = jnp.full(shape, config.pad, dtype)
+    return Candidates(token, number, number + _WORST, none, none, jnp.zeros(shape, bool), jnp.zeros(shape[:2], bool))
+
+
+def _watch(
+    state: _State, total: Float[Array, "B C"], links: _Links, ends: Bool[Array, "B C"], order: Int[Array, "B W"],
+    config: Beam,
+) -> Candidates | None:  # fmt: skip
+    """Write down the candidates of a step, where they are watched."""
+    if state.candidates is None:
+        return None
+    C, W = total.shape[-1], config.beams
+    rank = jnp.where(order[:, :, None] == jnp.arange(C), jnp.arange(W)[:, None], -1).max(1)
+    real = total > _WORST / 2
+    becomes = jnp.where(real & ~ends, rank, -1).astype(jnp.int32)
+    ended = real & ends & (jnp.arange(C) < W)
+    new = Candidates(links.token, links.logprob, total, links.beam, becomes, ended, state.hopeful[:, 0])
+    return _write(state.candidates, new, state.t)
 
 
 def _penalties(config: Beam) -> tuple[Float[Array, "M"], Float[Array, "M"]]:
@@ -156,7 +229,13 @@ def _start(cache: Any, prompt: Int[Array, "B"], config: Beam, *, with_history: b
         hopeful=jnp.ones((rows, 1), bool),
         broken=jnp.zeros((rows, 1), bool),
         history=jnp.full((rows * beams, length), config.pad, prompt.dtype) if with_history else None,
+        candidates=None,
     )
+
+
+def _count(config: Beam) -> int:
+    """Return how many continuations a step looks at."""
+    return max(2, 1 + len(config.ends)) * config.beams
 
 
 def _continuations(
@@ -164,7 +243,7 @@ def _continuations(
 ) -> tuple[Float[Array, "B C"], _Links]:
     """Return the best C continuations of all beams: enough that W stay even if every end token is among them."""
     batch, beams, vocabulary = logprobs.shape
-    candidates = max(2, 1 + len(config.ends)) * beams
+    candidates = _count(config)
     if candidates > beams * vocabulary:
         raise ValueError(
             f"beam search needs a vocabulary of at least {candidates // beams} tokens, "
@@ -228,7 +307,7 @@ def _extend(
     return None if history is None else jax.lax.dynamic_update_index_in_dim(history[rows], token, t, axis=1)
 
 
-def _write(links: _Links, new: _Links, t: Int[Array, ""]) -> _Links:
+def _write(links: Any, new: Any, t: Int[Array, ""]) -> Any:
     return jax.tree.map(lambda old, x: jax.lax.dynamic_update_index_in_dim(old, x, t, axis=0), links, new)
 
 

@@ -3,7 +3,7 @@
 Axes: B prompts, P prompt tokens, n sequences returned a prompt, R = B·n, M generated tokens at most.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,19 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
+from flax_transformer.decode import (
+    Beam,
+    Candidates,
+    Decoded,
+    Greedy,
+    Sampling,
+    beam_search,
+    beam_search_with_candidates,
+    greedy,
+    make_process,
+    sample,
+    stream,
+)
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
@@ -97,6 +109,25 @@ def stream_tokens(
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
     return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
+
+
+def search_beams(
+    pretrained: Any,
+    input_ids: Int[Array | np.ndarray, "B P"] | None = None,
+    attention_mask: Seen = None,
+    *,
+    pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    **settings: Any,
+) -> tuple[Decoded, Candidates]:
+    """Return the hypotheses of the beam search that `generate` runs, without prompts, and all that it has looked at.
+
+    Raises:
+      ValueError: what `generate` raises; and settings without beams.
+    """
+    job = _prepare(pretrained, Given(input_ids, attention_mask, pixel_values), None, settings)
+    if not isinstance(job.task.config, Beam):
+        raise ValueError("beams are of a beam search: num_beams must be 2 at least, got no beams")
+    return jax.device_get(_run_watched(pretrained.decoder, job.task))
 
 
 def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarray, "B C"], None, Decoded]:
@@ -196,14 +227,28 @@ def _said(pretrained: Any) -> tuple[Fields, Fields]:
 def run(model: Any, task: GenerationTask) -> Decoded:
     """Run the decoding loop of a task."""
     config, model = task.config, own_tables(model)
-    cache = task.cache(model, config.beams if isinstance(config, Beam) else 1)
+    if isinstance(config, Beam):
+        return _searched(beam_search, model, task)
+    cache = task.cache(model)
     options = {"process": task.process, "grow": partial(_grow, task.before)}
     step, last = partial(type(model).step, model), jnp.asarray(task.begun)[:, -1]
-    if isinstance(config, Beam):
-        return beam_search(step, cache, last, config, reorder=lambda cache, rows: cache.reorder(rows), **options)
     if isinstance(config, Sampling):
         return sample(step, cache, last, task.keys, config, **options)
     return greedy(step, cache, last, config, **options)
+
+
+@jax.jit
+def _run_watched(model: Any, task: GenerationTask) -> tuple[Decoded, Candidates]:
+    return _searched(beam_search_with_candidates, own_tables(model), task)
+
+
+def _searched(search: Callable, model: Any, task: GenerationTask) -> Any:
+    """Run one of the two forms of beam search."""
+    return search(
+        partial(type(model).step, model), task.cache(model, task.config.beams), jnp.asarray(task.begun)[:, -1],
+        task.config, reorder=lambda cache, rows: cache.reorder(rows), process=task.process,
+        grow=partial(_grow, task.before),
+    )  # fmt: skip
 
 
 @jax.jit

@@ -18,7 +18,7 @@ from flax_transformer.inside.flow import attention_flow, rollout, value_weighted
 from flax_transformer.inside.head_table import attention_targets, head_table, name_heads, top_examples
 from flax_transformer.inside.lens import fit_tuned_lens, logit_lens, new_translators, stream, tuned_lens
 from flax_transformer.inside.probe import probe
-from flax_transformer.inside.similarity import cka_of_layers, linear_cka
+from flax_transformer.inside.similarity import cka_of_layers, debiased_cka, linear_cka
 from flax_transformer.inside.sweep import entries, masks, patch_each, places_of, switch_off, try_each, without_each
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "attention_targets",
     "by_group",
     "cka_of_layers",
+    "debiased_cka",
     "draw_permutations",
     "entries",
     "fit_tuned_lens",

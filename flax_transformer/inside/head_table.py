@@ -16,6 +16,9 @@ Either = Array | np.ndarray
 OFFSETS = (-4, -3, -2, -1, 1, 2, 3, 4)
 """Keys so far from the query that heads are asked about, as syntactic relations often are (Clark et al. 2019)."""
 
+IDLE = 0.01
+"""Of what the head that writes most writes: a head that writes less does nothing."""
+
 
 def attention_targets(
     ids: Int[Either, "B T"], seen: Bool[Either, "B T"] | None = None, delimiters: Collection[int] = ()
@@ -57,7 +60,9 @@ def attention_targets(
 
 
 def head_table(
-    weights: Float[Either, "L B N T T"], targets: Mapping[str, Bool[Either, "B T T"]]
+    weights: Float[Either, "L B N T T"],
+    targets: Mapping[str, Bool[Either, "B T T"]],
+    norms: Float[Either, "L B N T T"] | None = None,
 ) -> dict[str, Float[np.ndarray, "L N"]]:
     """Return for each kind the mean weight that heads give to its keys, over queries that have such a key.
 
@@ -66,9 +71,14 @@ def head_table(
 
     Args:
       targets: of `attention_targets`, or of one's own.
+      norms: of what heads move from keys to queries, such as `value_weighted_norms` gives. Then "written" is their sum
+        over keys, on average over queries, of the largest head's: what a head looks at matters as far as it writes.
     """
     weights = np.asarray(weights, np.float32)
     found = {name: np.asarray(_share(weights, jnp.asarray(each))) for name, each in targets.items()}
+    if norms is not None:
+        moved = np.asarray(norms, np.float32).sum(-1).mean((1, 3))
+        found["written"] = moved / max(float(moved.max()), 1e-30)
     return {**found, "rank": np.asarray(spectrum_rank(weights)).mean(1).astype(np.float32)}
 
 
@@ -77,13 +87,15 @@ def name_heads(
 ) -> dict[tuple[int, int], tuple[str, float]]:
     """Name the heads that give one kind of keys at least so much of their weight: (layer, head) → kind and weight.
 
+    Where the table tells what heads have "written", those that write next to nothing are named for nothing.
+
     >>> name_heads({"previous": np.array([[0.9, 0.1]]), "same": np.array([[0.0, 0.2]])})
     {(0, 0): ('previous', 0.9)}
     """
-    kinds = [name for name in table if name != "rank"]
+    kinds = [name for name in table if name not in ("rank", "written")]
     scores = np.nan_to_num(np.stack([table[name] for name in kinds]))
     best = scores.argmax(0)
-    top = scores.max(0)
+    top = np.where(table.get("written", np.ones_like(scores[0])) >= IDLE, scores.max(0), 0)
     return {
         (int(layer), int(head)): (kinds[best[layer, head]], round(float(top[layer, head]), 6))
         for layer, head in np.argwhere(top >= least)

@@ -3,7 +3,7 @@
 const heat = (value, from, to) => { const x = Math.sqrt(value); return from.map((c, i) => Math.round(c + (to[i] - c) * x)); };
 function unpack(map) {
   if (map.values) return map;
-  const bytes = Uint8Array.from(atob(map.weights), (c) => c.charCodeAt(0));
+  const bytes = bytesOf(map.weights);
   const view = new DataView(bytes.buffer), T = map.rows.length, S = map.columns.length;
   map.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
   map.at = (layer, head, t, c) => {
@@ -37,7 +37,13 @@ function drawMap(canvas, m, layer, head, room, at = { row: -1, column: -1 }) {
   context.scale(ratio, ratio);
   context.font = font; context.textBaseline = "middle";
   const ink = css("--ink"), soft = css("--soft");
-  for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
+  if (T * S > 4096) { // a pixel for each cell, enlarged: many rectangles take long, and hovering draws them all again
+    const cells = h("canvas", { width: S, height: T }), image = new ImageData(S, T);
+    for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) image.data.set([...heat(m.at(layer, head, t, c), from, to), 255], 4 * (t * S + c));
+    cells.getContext("2d").putImageData(image, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(cells, left, top, S * cell, T * cell);
+  } else for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
     context.fillStyle = `rgb(${heat(m.at(layer, head, t, c), from, to)})`;
     context.fillRect(left + c * cell, top + t * cell, cell - 0.5, cell - 0.5);
   }

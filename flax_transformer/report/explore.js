@@ -2,17 +2,31 @@
 // The explorer: a model is asked, and everything that is drawn is linked. Texts are set by textContent alone.
 const facts = data.facts, given = data.views;
 const state = { input: given.input || { text: "" }, other: { text: "" }, off: { heads: [], sublayers: [], neurons: [], patches: [] }, kind: 0, layer: 0, head: 0, row: null, measure: "weights", form: null, method: "integrated gradients" };
-const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null };
+const shown = { look: given.look || null, lens: given.lens || null, effects: given.effects || null, attribute: given.attribute || null, trace: null, flow: null, other: null, beside: given.beside || null, besideLens: given.beside_lens || null, tree: given.tree || null };
 const status = h("p", { className: "status", role: "status", "aria-live": "polite" });
 let asking = 0;
+// A page in a notebook asks the page around it, which asks the kernel.
+const waiting = new Map(), mine = Math.random().toString(36).slice(2);
+if (data.kernel) addEventListener("message", (event) => {
+  if (event.source !== parent || !event.data || !waiting.has(event.data.id)) return;
+  waiting.get(event.data.id)(event.data);
+  waiting.delete(event.data.id);
+});
+async function answerOf(view, request) {
+  if (data.kernel) {
+    const id = `${mine} ${asking}`, answer = await new Promise((done) => { waiting.set(id, done); parent.postMessage({ id, view, request }, "*"); });
+    return [answer.status === 200, JSON.parse(answer.text)];
+  }
+  const answer = await fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
+  return [answer.ok, await answer.json()];
+}
 async function ask(view, more) {
   const request = { input: state.input, other: state.other, off: state.off, measure: state.measure, ...more };
   const turn = ++asking, began = performance.now();
   status.className = "status busy"; status.textContent = "computing; the first time a length is seen its program is compiled …";
   try {
-    const answer = await fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.error || answer.statusText);
+    const [fits, found] = await answerOf(view, request);
+    if (!fits) throw new Error(found.error || "the request was refused");
     if (turn === asking) { status.className = "status"; status.textContent = `answered in ${Math.round(performance.now() - began)} ms`; }
     return found;
   } catch (error) {
@@ -28,20 +42,22 @@ function flip(what, entry) {
 }
 const anyOff = () => Object.values(state.off).some((list) => list.length);
 async function look() {
-  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null });
+  Object.assign(shown, { lens: null, effects: null, attribute: null, trace: null, flow: null, beside: null, besideLens: null, tree: null });
   const found = await ask("look", {});
   if (!found) return;
   shown.look = found;
   if (state.other.text) shown.other = await ask("look", { input: state.other, off: {} });
   else shown.other = null;
+  if (facts.beside) shown.beside = await ask("beside", {});
   draw();
 }
 // ---- deep links ----------------------------------------------------------------------------------------------------
 function link() {
-  if (!shown.look) return;
+  if (!shown.look || data.kernel) return;
   const parts = new URLSearchParams({ text: state.input.text || "", kind: state.kind, layer: state.layer, head: state.head });
   if (anyOff()) parts.set("off", JSON.stringify(state.off));
   if (state.other.text) parts.set("other", state.other.text);
+  if (state.input.written) parts.set("written", state.input.written.join(" "));
   history.replaceState(null, "", "#" + parts);
 }
 function linkedTo() {
@@ -50,7 +66,8 @@ function linkedTo() {
   for (const name of ["kind", "layer", "head"]) state[name] = Number(parts.get(name)) || 0;
   state.other = { text: parts.get("other") || "" };
   try { Object.assign(state.off, JSON.parse(parts.get("off") || "{}")); } catch { /* a link that was cut */ }
-  if (parts.get("text") !== state.input.text || anyOff() || state.other.text) { state.input = { text: parts.get("text") }; return true; }
+  const written = parts.has("written") ? parts.get("written").split(" ").filter(Boolean).map(Number) : null;
+  if (parts.get("text") !== state.input.text || anyOff() || state.other.text || written) { state.input = { text: parts.get("text"), ...(written ? { written } : {}) }; return true; }
   return false;
 }
 // ---- the input -----------------------------------------------------------------------------------------------------
@@ -80,26 +97,26 @@ function does(kind, layer, column) {
   const [place, at] = kind.origin[layer], found = shown.heads && shown.heads.heads.find((each) => each[0] === place && each[1] === at && each[2] === column);
   return found ? h("small", { className: "does", textContent: found[3], title: `${found[3]}: ${percentOf(found[4])} of its weight` }) : null;
 }
-function headGrid(kind, choose) {
-  const across = kind.columnsOfHeads.length, table = shades(), effects = shown.effects && shown.effects.effects;
+function headGrid(kind, choose, chosen = state, own = true) {
+  const across = kind.columnsOfHeads.length, table = shades(), effects = own && shown.effects && shown.effects.effects;
   const most = effects ? Math.max(1e-9, ...effects.flat(2)) : 1;
   const grid = h("div", { className: "grid", style: `grid-template-columns: auto repeat(${across}, minmax(0, 60px))` }, h("span"), ...kind.columnsOfHeads.map((name) => h("span", { textContent: name })));
   for (let layer = 0; layer < kind.layers; layer++) {
     grid.append(h("span", { textContent: layer + 1 }));
     for (let column = 0; column < across; column++) {
       const [place, at] = kind.origin[layer], moved = effects && column < kind.heads && effects[place] && effects[place][at] ? effects[place][at][column] : null;
-      const off = column < kind.heads && isOff("heads", entryOf(kind, layer, column));
-      grid.append(h("button", { type: "button", className: off ? "off" : "", "aria-label": `layer ${layer + 1}, head ${kind.columnsOfHeads[column]}${off ? ", off" : ""}${moved === null ? "" : `, without it the answer moves by ${number(moved)}`}`, "aria-pressed": layer === state.layer && column === state.head,
-        title: moved === null ? "" : `without it: ${number(moved)}`, onclick: () => choose(layer, column), ondblclick: () => data.served && kind.switches && column < kind.heads && flip("heads", entryOf(kind, layer, column)) },
-        small(kind, layer, column, table), does(kind, layer, column), moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
+      const off = own && column < kind.heads && isOff("heads", entryOf(kind, layer, column));
+      grid.append(h("button", { type: "button", className: off ? "off" : "", "aria-label": `layer ${layer + 1}, head ${kind.columnsOfHeads[column]}${off ? ", off" : ""}${moved === null ? "" : `, without it the answer moves by ${number(moved)}`}`, "aria-pressed": layer === chosen.layer && column === chosen.head,
+        title: moved === null ? "" : `without it: ${number(moved)}`, onclick: () => choose(layer, column), ondblclick: () => own && data.served && kind.switches && column < kind.heads && flip("heads", entryOf(kind, layer, column)) },
+        small(kind, layer, column, table), own ? does(kind, layer, column) : null, moved === null ? null : h("small", { style: tinted("--unsure-hue", Math.max(0.03, moved / most)), textContent: moved < 0.0005 ? "0" : moved.toPrecision(1) })));
     }
   }
   return grid;
 }
-function oneHead(kind, look, room) {
+function oneHead(kind, look, room, chosen = state) {
   const readout = h("p", { className: "readout one", "aria-live": "polite", textContent: "\u00a0" });
   const hover = (row, column) => {
-    const weight = row >= 0 && column >= 0 ? kind.largest * kind.at(state.layer, state.head, row, column) : null;
+    const weight = row >= 0 && column >= 0 ? kind.largest * kind.at(chosen.layer, chosen.head, row, column) : null;
     if (weight !== null) readout.replaceChildren(h("b", { textContent: kind.rows[row] }), " → ", h("b", { textContent: kind.columns[column] }), ` ${state.measure === "norms" ? "norm" : "weight"} `, h("b", { textContent: number(weight) }));
     else readout.textContent = "\u00a0";
     const own = column >= 0 ? [kind.side[1], column] : [kind.side[0], row];
@@ -107,7 +124,7 @@ function oneHead(kind, look, room) {
     for (const [side, index] of [[kind.side[0], row], [kind.side[1], column], own]) if (index >= 0) (links[`${side} ${index}`] || []).forEach((element) => element.classList.add("on"));
   };
   const form = state.form && (state.form !== "image" || (kind.grid && look.image)) ? state.form : kind.grid && look.image ? "image" : "matrix";
-  const made = form === "image" ? overImage(kind, state.layer, state.head, look.image, hover) : form === "pairs" ? pairs(kind, state.layer, state.head, room, hover) : matrix(kind, state.layer, state.head, room, hover);
+  const made = form === "image" ? overImage(kind, chosen.layer, chosen.head, look.image, hover) : form === "pairs" ? pairs(kind, chosen.layer, chosen.head, room, hover) : matrix(kind, chosen.layer, chosen.head, room, hover);
   return { form, mark: made.mark, element: h("div", {}, readout, made.element) };
 }
 function attentionPart() {
@@ -134,6 +151,7 @@ function attentionPart() {
   part.append(bar, h("div", { className: "explorer two" }, h("div", { className: "card scroll" }, h("h3", { textContent: "All heads" }), headGrid(kind, choose)), h("div", { className: "card" }, heading, acts, one.element)));
   if (shown.heads) part.append(h("p", { className: "lead", textContent: `Named by where they look in random tokens that are said twice: ${shown.heads.heads.length ? "the token before, the same, an earlier occurrence (duplicate), the token after one (induction), the first, or a fixed distance." : "no head gives 30 % of its weight to one kind of keys."}` }));
   if (shown.flow) part.append(h("h3", { textContent: `Attention flow from layer ${state.layer + 1}` }), layerlessTable(kind.rows, shown.flow.flow));
+  if (shown.beside) part.append(...besideAttention(shown.beside, room));
   if (shown.other && shown.other.kinds[state.kind]) {
     const beside = prepare(shown.other.kinds[state.kind]);
     if (beside.columnsOfHeads.length === kind.columnsOfHeads.length) part.append(h("div", { className: "card" }, h("h3", { textContent: `The same head, on: ${state.other.text}` }), oneHead(beside, shown.other, room).element));
@@ -161,6 +179,7 @@ function whatIf() {
 async function goOn(one) {
   const look = shown.look, row = rowShown();
   if (look.target.length) state.input = { ...state.input, written: [...look.written.slice(0, row), one.id] };
+  else if (state.input.written && row === look.source.length - 1) state.input = { ...state.input, written: [...state.input.written, one.id] };
   else if (facts.ids) state.input = { text: [...look.source.slice(0, row + 1), one.id].join(" ") };
   else state.input = { text: (row === look.source.length - 1 ? state.input.text : look.source.slice(0, row + 1).join("").replaceAll("·", " ").trim()) + one.name.replace("·", " ") };
   state.row = null;
@@ -168,26 +187,43 @@ async function goOn(one) {
   if (box && !look.target.length) box.value = state.input.text;
   look_();
 }
+// Go on from a node of the tree: what was written up to it is fed, token by token.
+function goOnFrom(way) {
+  const ids = way.map((node) => node.id), before = shown.tree.continues ? state.input.written || [] : [];
+  state.input = { ...state.input, written: [...before, ...ids] };
+  state.row = null;
+  look_();
+}
+// What follows the text, which its box does not show.
+function followed() {
+  const count = (state.input.written || []).length, look = shown.look;
+  if (!count || look.target.length || !data.served) return null;
+  return h("div", { className: "chips", id: "followed" }, h("span", { textContent: `The text goes on with ${look.source.slice(-count).map(seen).join(" ")}` }), h("button", { type: "button", className: "act plain", textContent: "the text alone", onclick: () => { state.input = { text: state.input.text }; state.row = null; look_(); } }));
+}
 function button(id, text, act) { return h("button", { type: "button", className: "act plain", id, textContent: text, onclick: act }); }
 const results = h("div", { className: "stack", id: "results" });
 function draw() {
   links = {}; marks = [];
   const look = shown.look;
   if (!look) return results.replaceChildren();
-  const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" })];
+  const row = rowShown(), parts = [h("h2", { id: "answer", textContent: "Answer" }), followed()];
   const choose = (i) => { state.row = i; Object.assign(shown, { effects: null, attribute: null, trace: null }); draw(); };
-  parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null));
+  parts.push(h("div", { className: "sides" }, answerCard(look, "The model's answers" + (anyOff() ? ", as switched; the thin bar is before" : ""), row, data.served ? goOn : null, choose), shown.other ? answerCard(shown.other, `On: ${state.other.text}`, Math.min(row, shown.other.answer.rows.length - 1), null, null) : null, shown.beside ? answerCard(shown.beside.look, `Beside it: ${facts.beside}`, row, null, choose) : null));
+  if (shown.beside) parts.push(distanceCard(shown.beside, look, row, choose));
   if (look.image && !look.kinds.some((kind) => kind.grid)) parts.push(h("img", { src: look.image, alt: "what the model reads", style: "max-width: 100%; border-radius: 8px; image-rendering: pixelated; min-width: min(100%, 240px)" }));
   parts.push(attentionPart(), whatIf());
+  if (facts.writes && (data.served || shown.tree)) parts.push(treePart(shown.tree, data.served, async () => { shown.tree = await ask("tree", { beams: treeOptions.beams, tokens: treeOptions.tokens }); draw(); }, data.served ? goOnFrom : null));
   const tops = look.answer.after.tops, best = tops.length ? tops[row][0] : { id: 0, name: "the first number" };
   parts.push(h("h2", { id: "attribution", textContent: "What the answer depends on" }), h("p", { className: "lead", textContent: `Parts of the input in the log-probability of ${seen(best.name)}.` }));
   if (data.served) parts.push(h("div", {}, button("attribute", "compute", async () => { shown.attribute = await ask("attribute", { row: rowNow(), answer: best.id }); draw(); })));
   if (shown.attribute) parts.push(attributionCard(shown.attribute, look, (method) => { state.method = method; draw(); }));
   if (!look.answer.numbers) {
     parts.push(h("h2", { id: "lens", textContent: "Logit lens" }), h("p", { className: "lead", textContent: "What the model would say if it stopped before a layer: its norm and head, of the hidden states there." }));
-    if (data.served) parts.push(h("div", {}, button("compute-lens", "compute", async () => { shown.lens = await ask("lens", {}); draw(); })));
+    if (data.served) parts.push(h("div", {}, button("compute-lens", "compute", async () => { shown.lens = await ask("lens", {}); if (facts.beside) shown.besideLens = await ask("beside_lens", {}); draw(); })));
     if (shown.lens) parts.push(lensCard(shown.lens, look));
+    if (shown.besideLens && shown.beside) parts.push(h("h3", { textContent: `Logit lens of ${facts.beside}` }), lensCard(shown.besideLens, shown.beside.look));
   }
+  if (shown.beside) parts.push(...alikeCard(shown.beside));
   if (data.served && state.other.text && !look.answer.numbers) {
     parts.push(h("h2", { id: "tracing", textContent: "Causal tracing" }), h("div", {}, button("trace", "patch each state from the other text", async () => { shown.trace = await ask("trace", { row: rowNow() }); draw(); })));
     if (shown.trace) parts.push(traceCard(shown.trace, (layer, i) => flip("patches", [shown.trace.place, layer, i])));
@@ -197,11 +233,11 @@ function draw() {
 }
 page.replaceChildren();
 document.title = `${facts.name || facts.architecture}: explorer`;
-page.append(h("h1", { textContent: facts.name || facts.architecture }), h("p", { className: "facts" }, h("span", {}, "architecture ", h("b", { textContent: facts.architecture })), h("span", {}, "reads ", h("b", { textContent: facts.reads.join(", ") || "arrays" }))));
-const wanted = data.served && linkedTo();
+page.append(h("h1", { textContent: facts.name || facts.architecture }), h("p", { className: "facts" }, h("span", {}, "architecture ", h("b", { textContent: facts.architecture })), h("span", {}, "reads ", h("b", { textContent: facts.reads.join(", ") || "arrays" })), facts.beside ? h("span", {}, "beside it ", h("b", { textContent: facts.beside })) : null));
+const wanted = data.served && !data.kernel && linkedTo();
 if (data.served) page.append(asked());
 else page.append(h("p", { className: "lead", textContent: (state.input.text ? `Input: ${state.input.text}. ` : "") + "This file needs no server; the command explore without --output answers questions." }));
-page.append(results, h("footer", { textContent: data.served ? "Served by this machine to itself." : "Written by flax_transformer. This page needs no network." }));
+page.append(results, h("footer", { textContent: data.kernel ? "Answered by the notebook's kernel." : data.served ? "Served by this machine to itself." : "Written by flax_transformer. This page needs no network." }));
 redraws.push(draw);
 draw();
 if (wanted) look();

@@ -9,22 +9,33 @@ from typing import Any
 from flax_transformer.atomic import write_file
 from flax_transformer.report.page import page_of
 
-SCRIPTS = ("widget.js", "attention.js", "explore_map.js", "explore_view.js", "explore.js")
+SCRIPTS = (
+    "widget.js",
+    "attention.js",
+    "explore_map.js",
+    "explore_view.js",
+    "explore_beside.js",
+    "explore_tree.js",
+    "explore.js",
+)
 """The last one draws the page."""
 
 
-def explore_page(facts: Mapping[str, Any], views: Mapping[str, Any] | None = None, *, served: bool) -> str:
+def explore_page(
+    facts: Mapping[str, Any], views: Mapping[str, Any] | None = None, *, served: bool, kernel: bool = False
+) -> str:
     """Make the page.
 
     Args:
       facts: what the model is called and reads.
       views: what was asked already, by view, with the `request` it answers; all that a page without a server shows.
-      served: whether the page asks the server that gave it.
+      served: whether the page can ask.
+      kernel: whether it asks the page around it, by messages, and not the server that gave it.
     """
-    page = page_of({"facts": facts, "views": views or {}, "served": served}, SCRIPTS)
+    page = page_of({"facts": facts, "views": views or {}, "served": served, "kernel": kernel}, SCRIPTS)
     style = resources.files("flax_transformer.report").joinpath("explore.css").read_text(encoding="utf-8")
     page = page.replace("</style>", f"{style}</style>", 1)
-    if served:
+    if served and not kernel:
         page = page.replace("default-src 'none';", "default-src 'none'; connect-src 'self';", 1)
     return page
 

@@ -5,10 +5,7 @@ const shades = () => {
   for (let i = 0; i < 256; i++) table.set([...heat(i / 255, from, to), 255], 4 * i);
   return new Uint32Array(table.buffer);
 };
-const decoded = (text) => {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Uint16Array(bytes.buffer);
-};
+const decoded = (text) => new Uint16Array(bytesOf(text).buffer);
 // What a kind's heads are: those of the model, their mean, and rollout where there is one.
 function prepare(kind) {
   if (kind.at) return kind;
@@ -20,17 +17,25 @@ function prepare(kind) {
     if (name === "rollout") return through.subarray(layer * T * S, (layer + 1) * T * S);
     if (name !== "mean") return own.subarray((layer * N + column) * T * S, (layer * N + column + 1) * T * S);
     const mean = new Float32Array(T * S);
-    for (let n = 0; n < N; n++) { const one = own.subarray((layer * N + n) * T * S, (layer * N + n + 1) * T * S); for (let i = 0; i < mean.length; i++) mean[i] += one[i] / N; }
+    for (let n = 0; n < N; n++) { const one = own.subarray((layer * N + n) * T * S, (layer * N + n + 1) * T * S); for (let i = 0; i < mean.length; i++) mean[i] += one[i]; }
+    for (let i = 0; i < mean.length; i++) mean[i] /= N;
     return mean;
   };
   kind.at = (layer, column, t, c) => kind.plane(layer, column)[t * S + c] / 65535;
   return kind;
 }
+// All heads are drawn anew whenever anything is chosen; what one looks like is kept, as long as colours are.
 function small(kind, layer, column, table) {
+  const key = `${layer} ${column}`, colour = table[255] + table[128];
+  if (!kind.drawn || kind.colour !== colour) Object.assign(kind, { drawn: new Map(), colour });
+  if (!kind.drawn.has(key)) kind.drawn.set(key, drawnSmall(kind, layer, column, table));
+  return kind.drawn.get(key);
+}
+function drawnSmall(kind, layer, column, table) {
   const T = kind.rows.length, S = kind.columns.length, element = h("canvas", { width: S, height: T });
-  const context = element.getContext("2d"), image = context.createImageData(S, T), pixels = new Uint32Array(image.data.buffer);
+  const context = element.getContext("2d", { willReadFrequently: true }), image = context.createImageData(S, T), pixels = new Uint32Array(image.data.buffer); // in memory, not a texture each
   const plane = kind.plane(layer, column);
-  for (let i = 0; i < pixels.length; i++) pixels[i] = table[Math.min(255, plane[i] >> 8 || 0)];
+  for (let i = 0; i < pixels.length; i++) pixels[i] = table[plane[i] >> 8];
   context.putImageData(image, 0, 0);
   return element;
 }

@@ -7,7 +7,7 @@ function viridis(share) {
 }
 function unpackSeen(map) {
   if (map.at) return map;
-  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), floats = (text) => new Float32Array(bytes(text).buffer);
+  const bytes = (text) => bytesOf(text), floats = (text) => new Float32Array(bytes(text).buffer);
   const codes = bytes(map.weights), ranges = floats(map.ranges), uniform = floats(map.uniform), columns = map.heads + map.rollout;
   const count = (side) => side.tokens.length + side.rows * side.columns, first = map.keys.tokens.length;
   map.S = count(map.keys);

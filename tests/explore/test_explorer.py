@@ -6,10 +6,13 @@ import io
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flax_transformer.inside import value_weighted_norms
 from flax_transformer.ops import capture_all
 from flax_transformer.report.explore import explore_page
+from flax_transformer.task.explore.answer import likeliest
 from flax_transformer.task.explore.case import case_of_arrays, make_case, repeated_tokens
 from flax_transformer.task.explore.explorer import KEPT, Explorer
 from flax_transformer.task.explore.page import all_views, write_page
@@ -102,6 +105,13 @@ def test_a_text_is_padded_to_a_bucket_and_says_the_same(gpt2):
     given = explorer.program.given(explorer.case(request).inputs)
     assert given.input_ids.shape == (1, 16)
     assert explorer.program.pads
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_likeliest_are_those_of_a_stable_sort(row, count):
+    row = np.array(row, np.float32)
+    assert likeliest(row, count).tolist() == np.argsort(-row, kind="stable")[:count].tolist()
 
 
 def test_effects_are_those_of_switching_each_head_off(gpt2):

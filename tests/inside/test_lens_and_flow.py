@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from flax_transformer.inside import (
@@ -13,6 +15,7 @@ from flax_transformer.inside import (
     attention_flow,
     attention_targets,
     cka_of_layers,
+    debiased_cka,
     fit_tuned_lens,
     head_table,
     integrated_gradients,
@@ -147,6 +150,52 @@ def test_a_layer_is_like_itself_turned(model):
     found = cka_of_layers(states, 3 * states @ turn)
     np.testing.assert_allclose(np.diagonal(found), 1, atol=1e-4)
     assert (np.asarray(found) <= 1 + 1e-4).all()
+
+
+def test_debiased_cka_is_the_sum_over_different_examples():
+    """The unbiased estimate of HSIC is a U-statistic: here over all quadruples, one by one."""
+    x, y = RANDOM.normal(size=(6, 4)), RANDOM.normal(size=(6, 3))
+
+    def hsic(a, b):
+        k, o, found = a @ a.T, b @ b.T, []
+        for i, j, q, r in itertools.permutations(range(6), 4):
+            found.append(k[i, j] * (o[i, j] + o[q, r] - 2 * o[i, q]))
+        return np.mean(found)
+
+    expected = hsic(x, y) / np.sqrt(hsic(x, x) * hsic(y, y))
+    assert float(debiased_cka(jnp.asarray(x), jnp.asarray(y))) == pytest.approx(expected, rel=1e-3)
+    assert np.isnan(debiased_cka(jnp.asarray(x[:3]), jnp.asarray(y[:3])))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(4, 9), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_debiased_cka_knows_no_turn_scale_or_order(n, D, E, seed):
+    rng = np.random.default_rng(seed)
+    x, y, turn = rng.normal(size=(n, D)), rng.normal(size=(n, E)), np.linalg.qr(rng.normal(size=(D, D)))[0]
+    found, order = float(debiased_cka(jnp.asarray(x), jnp.asarray(y))), rng.permutation(n)
+    other = float(debiased_cka(jnp.asarray(7 * (x @ turn)[order] + 1), jnp.asarray(y[order])))
+    assert np.isnan(found) == np.isnan(other)
+    assert np.isnan(found) or other == pytest.approx(found, abs=2e-2 * max(1, abs(found)))
+
+
+def test_debiased_cka_is_about_nothing_where_plain_cka_is_about_all():
+    pairs = RANDOM.normal(size=(60, 2, 8, 64))
+    debiased, plain = (
+        np.mean([float(f(*map(jnp.asarray, pair))) for pair in pairs]) for f in (debiased_cka, linear_cka)
+    )
+    assert abs(debiased) < 0.1
+    assert plain > 0.8
+
+
+def test_a_head_that_writes_nothing_is_not_named():
+    ids = RANDOM.integers(0, 5, (2, 6))
+    targets = attention_targets(ids)
+    weights = np.broadcast_to(np.eye(6, k=-1), (1, 2, 3, 6, 6)).astype(np.float32)
+    norms = weights * np.array([2.0, 1e-4, 1.0])[:, None, None]
+    table = head_table(weights, targets, norms)
+    np.testing.assert_allclose(table["written"], [[1, 5e-5, 0.5]], rtol=1e-5)
+    assert name_heads(table, 0.8).keys() == {(0, 0), (0, 2)}
+    assert name_heads(head_table(weights, targets), 0.8).keys() == {(0, 0), (0, 1), (0, 2)}
 
 
 @pytest.mark.parametrize("kind", ["previous", "induction", "duplicate", "first", "delimiter", "offset +2"])

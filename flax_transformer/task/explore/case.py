@@ -57,7 +57,8 @@ def make_case(
     Args:
       text: for models that read one; token ids with spaces between where the checkpoint has no tokenizer.
       file: an image, a recording, a video, or for any model the .npz of arrays by the names of its inputs.
-      written: token ids that a decoder is fed after its start token; by default what it writes in answer.
+      written: token ids that a decoder is fed after its start token; by default what it writes in answer. Of a model
+        that writes on, those that follow the text.
 
     Raises:
       ValueError: what the model does not read, or cannot, and what is too long.
@@ -83,6 +84,9 @@ def make_case(
         read = [_start(pretrained), *written]
         inputs["decoder_input_ids"] = np.array([read], np.int32)
         target = spelt(pretrained, read, target=True)
+    elif written and tokens and "text-generation" in known.uses:
+        inputs = _continued(pretrained, inputs, written)
+        tokens, written = spelt(pretrained, inputs["input_ids"][0]), ()
     return Case(inputs, tokens, target, tuple(written or ()), shown, text)
 
 
@@ -169,6 +173,22 @@ def _tokens(pretrained: Pretrained, text: str) -> dict[str, np.ndarray]:
     return made
 
 
+def _continued(
+    pretrained: Pretrained, inputs: Mapping[str, np.ndarray], written: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Put tokens behind a text."""
+    more = np.array([[int(token) for token in written]], inputs["input_ids"].dtype)
+    pretrained.check_ids("input_ids", more)
+    made = dict(inputs)
+    for name, added in (("input_ids", more), ("attention_mask", np.ones_like(more)),
+                        ("token_type_ids", np.zeros_like(more))):  # fmt: skip
+        if name in made:
+            made[name] = np.concatenate([made[name], added], axis=-1)
+    if (size := made["input_ids"].shape[-1]) > LONGEST:
+        raise ValueError(f"a text must have 1 to {LONGEST} tokens, got {size} with those that were written")
+    return made
+
+
 def spelt(pretrained: Pretrained, ids: Any, *, target: bool = False) -> tuple[str, ...]:
     """Spell tokens: those that are read, or those of a decoder."""
     ids = [int(token) for token in np.asarray(ids).ravel()]
@@ -196,13 +216,18 @@ def _start(pretrained: Pretrained) -> int:
     return getattr(tokenizer, "bos", None) or getattr(tokenizer, "cls", None) or 0
 
 
+def generation_inputs(inputs: Mapping[str, np.ndarray]) -> tuple[tuple[np.ndarray, ...], dict[str, np.ndarray]]:
+    """Return what `generate` is given first, and by name."""
+    given = {name: value for name, value in inputs.items() if name in ("input_ids", "attention_mask", *ALONE)}
+    first = next(name for name in (*ALONE, "input_ids") if name in given)
+    return () if first == "pixel_values" else (given.pop(first),), given
+
+
 def _answer(pretrained: Pretrained, inputs: Mapping[str, np.ndarray]) -> list[int]:
     """Write in answer; the empty text where the model cannot."""
     if not _writes(pretrained):
         return []
-    given = {name: value for name, value in inputs.items() if name in ("input_ids", "attention_mask", *ALONE)}
-    first = next(name for name in (*ALONE, "input_ids") if name in given)
-    leading = () if first == "pixel_values" else (given.pop(first),)
+    leading, given = generation_inputs(inputs)
     rows = np.asarray(pretrained.generate(*leading, **given, max_new_tokens=WRITTEN))[0].tolist()
     return rows[1:] if rows and rows[0] == _start(pretrained) else rows
 

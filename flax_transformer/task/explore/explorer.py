@@ -29,7 +29,7 @@ from flax_transformer.inside import (
 )
 from flax_transformer.inside.lens import END, STATES, stack_of, stream
 from flax_transformer.inside.sweep import entries, masks
-from flax_transformer.task.explore.answer import Answers, log_probabilities, moved
+from flax_transformer.task.explore.answer import NUMBERS, Answers, log_probabilities, moved
 from flax_transformer.task.explore.attribute import (
     COMPLETE,
     EMBEDDED,
@@ -41,9 +41,10 @@ from flax_transformer.task.explore.attribute import (
     grouped,
     integrate,
 )
+from flax_transformer.task.explore.beside import Beside, put_beside
 from flax_transformer.task.explore.case import Case, make_case, repeated_tokens
 from flax_transformer.task.explore.kind import WEIGHTS, kinds_of
-from flax_transformer.task.explore.pack import norms_of, packed, sublayers_of
+from flax_transformer.task.explore.pack import norms_of, packed, stacked_norms, sublayers_of
 from flax_transformer.task.explore.program import (
     HEADS,
     Program,
@@ -54,6 +55,7 @@ from flax_transformer.task.explore.program import (
     scores_of,
     states_of,
 )
+from flax_transformer.task.explore.tree import tree_of, writes
 
 KEPT = 8
 """Inputs that are remembered."""
@@ -73,6 +75,8 @@ class Explorer:
         self.program, self.name = Program(pretrained), name
         self.first: Mapping[str, Any] = {}
         """What the page shows before anything is asked: see `page.first_views`."""
+        self.beside: Beside | None = None
+        """Another checkpoint that is given the same; see `beside.put_beside`."""
         self._given: dict[str, Case] = {}
         self._cases: OrderedDict[str, Case] = OrderedDict()
         self._lock = Lock()
@@ -82,7 +86,8 @@ class Explorer:
         """Return what can be asked."""
         return {
             "look": self.look, "lens": self.lens, "attribute": self.attribute, "effects": self.effects,
-            "flow": self.flow, "trace": self.trace, "heads": self.heads,
+            "flow": self.flow, "trace": self.trace, "heads": self.heads, "tree": self.tree,
+            **({} if self.beside is None else self.beside.views),
         }  # fmt: skip
 
     def ask(self, view: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +111,8 @@ class Explorer:
             "text": "input_ids" in known.inputs.names and not known.inputs.colours,
             "file": bool({"images", "audio"} & set(known.inputs.reads)),
             "ids": self.program.pretrained.tokenizer is None,
+            "writes": writes(self.program.pretrained),
+            "beside": None if self.beside is None else self.beside.other.name,
         }
 
     def case(self, request: Mapping[str, Any], which: str = "input") -> Case:
@@ -135,7 +142,7 @@ class Explorer:
     def look(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return attention, answers and what switches have changed."""
         program, case = self.program, self.case(request)
-        given, switches, edits = self._asked(request, case)
+        given, switches, edits = self.asked(request, case)
         output, found = program.run(look, given, edits)
         name, scores = scores_of(output)
         answer = Answers(program.pretrained, case, name, scores.shape)
@@ -164,7 +171,7 @@ class Explorer:
     def lens(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the likeliest answer of the hidden states before each layer, and after the last."""
         program, case = self.program, self.case(request)
-        given, _, edits = self._asked(request, case)
+        given, _, edits = self.asked(request, case)
         best, p = program.run(_lens, given, edits)
         answer = self._answers(case, given)[0]
         if answer.numbers:
@@ -176,7 +183,7 @@ class Explorer:
     def attribute(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return what an answer depends on."""
         program, case = self.program, self.case(request)
-        given, _, edits = self._asked(request, case)
+        given, _, edits = self.asked(request, case)
         row = self._row(request, case, given)
         scores = scores_of(jax.eval_shape(of_inputs, program.pretrained, given))[1]
         answer = _number(request.get("answer"), max(scores.shape[-1], 2), "answers")
@@ -194,7 +201,7 @@ class Explorer:
     def effects(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far the answer of a position moves without each head."""
         program, case = self.program, self.case(request)
-        given, _, edits = self._asked(request, case)
+        given, _, edits = self.asked(request, case)
         row = self._row(request, case, given)
         found, there = [], [place for place in program.places(given) if place.name == HEADS]
         _check_count(sum(len(entries(place, -2)) for place in there))
@@ -206,7 +213,7 @@ class Explorer:
     def trace(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far each hidden state of another input, patched in, moves the answer towards the other's."""
         program, case, other = self.program, self.case(request), self.case(request, "other")
-        given, _, edits = self._asked(request, case)
+        given, _, edits = self.asked(request, case)
         states, row = program.run(states_of, self.given_of(other)), self._row(request, case, given)
         place = len(states) - 1
         there = [each for each in program.places(given) if each.name == STATES][place]
@@ -232,7 +239,7 @@ class Explorer:
     def flow(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return attention flow from the last layer of a kind of heads down to its input."""
         program, case = self.program, self.case(request)
-        given, _, edits = self._asked(request, case)
+        given, _, edits = self.asked(request, case)
         output, found = program.run(look, given, edits)
         kinds = kinds_of(program, case, given, output, found.get(WEIGHTS, []))
         kind = kinds[_number(request.get("kind"), len(kinds), "kinds of attention")]
@@ -247,19 +254,25 @@ class Explorer:
         program = self.program
         ids = repeated_tokens(program.pretrained)
         given = program.given(ids, padded=False)
-        weights, found = program.run(look, given, {})[1].get(WEIGHTS, []), []
+        seen, found = program.run(look, given, {})[1], []
         targets = attention_targets(ids["input_ids"])
-        for place, each in enumerate(weights):
+        for place, each in enumerate(seen.get(WEIGHTS, [])):
             if each.ndim == 5 and each.shape[-2:] == 2 * ids["input_ids"].shape[-1:]:
-                named = name_heads(head_table(each, targets), NAMED)
+                named = name_heads(head_table(each, targets, stacked_norms(seen, place)), NAMED)
                 found += [[place, layer, head, *what] for (layer, head), what in named.items()]
         return {"heads": found}
+
+    def tree(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the beams of a search as a tree; nothing is switched off in it."""
+        case = self.case(request)
+        return tree_of(self.program.pretrained, case.inputs, request.get("beams", 4), request.get("tokens", 12))
 
     def given_of(self, case: Case) -> Inputs:
         """Return inputs as the programs take them."""
         return self.program.given(case.inputs)
 
-    def _asked(self, request: Mapping[str, Any], case: Case) -> tuple[Inputs, Switches, Interventions]:
+    def asked(self, request: Mapping[str, Any], case: Case) -> tuple[Inputs, Switches, Interventions]:
+        """Return the inputs of a case, what a request switches off, and the intervention that does."""
         given, off = self.given_of(case), request.get("off") or {}
         switches = Switches(
             *(tuple(tuple(_plain(part) for part in each) for each in off.get(name, ())) for name in
@@ -286,15 +299,22 @@ def _key(asked: Mapping[str, Any]) -> str:
     return hashlib.sha256(repr(named).encode()).hexdigest()
 
 
-def open_explorer(name: str | Path, revision: str | None = None) -> Explorer:
+def open_explorer(name: str | Path, revision: str | None = None, beside: str | Path | None = None) -> Explorer:
     """Open a run or a checkpoint to be explored; `name` is what `open_checkpoint` takes.
 
+    Args:
+      revision: branch, tag or commit of a hub id.
+      beside: another one that is given the same inputs.
+
     Raises:
-      FileNotFoundError, FolderError, CheckpointError, ValueError: what cannot be opened.
+      FileNotFoundError, FolderError, CheckpointError, ValueError: what cannot be opened, or does not go together.
     """
     from flax_transformer.task.checkpoint import open_checkpoint
 
-    return Explorer(open_checkpoint(str(name), revision=revision), Path(name).resolve().name)
+    explorer = Explorer(open_checkpoint(str(name), revision=revision), Path(name).resolve().name)
+    if beside is not None:
+        put_beside(explorer, Explorer(open_checkpoint(str(beside)), Path(beside).resolve().name))
+    return explorer
 
 
 def _lens(pretrained: Pretrained, given: Inputs, edits: Interventions) -> tuple[jax.Array, jax.Array]:
@@ -324,7 +344,7 @@ def _effects(
             for number, scale in enumerate(edits[HEADS])
         ]
         after = scores_of(intervene(of_inputs)({**edits, HEADS: own}, pretrained, given))
-        return moved(before, log_probabilities(*after)[row][None], before is None or _is_number(name))[0]
+        return moved(before, log_probabilities(*after)[row][None], name in NUMBERS)[0]
 
     return jax.lax.map(one, off, batch_size=4)
 
@@ -344,12 +364,6 @@ def _trace(
         return log_probabilities(*scores_of(run(patched, pretrained, given)))[row][best]
 
     return jnp.exp(jax.lax.map(one, where, batch_size=4)), jnp.exp(jnp.stack([own[best], there[best]])), best
-
-
-def _is_number(name: str) -> bool:
-    from flax_transformer.task.explore.answer import NUMBERS
-
-    return name in NUMBERS
 
 
 def _loss(case: Case, answer: Answers, logs: np.ndarray) -> float | None:

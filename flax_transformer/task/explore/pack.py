@@ -52,6 +52,14 @@ def norms_of(found: Mapping[str, Sequence[np.ndarray]]) -> dict[tuple[int, int],
     return norms
 
 
+def stacked_norms(found: Mapping[str, Sequence[np.ndarray]], place: int) -> np.ndarray | None:
+    """Return the norms of what the heads of a stack move [L, B, N, T, S]; None where not all that it takes is there."""
+    names = (WEIGHTS, "value", "out_kernel")
+    if len({len(found.get(name, ())) for name in names}) != 1 or found["out_kernel"][place].ndim != 4:
+        return None
+    return np.asarray(value_weighted_norms(*(np.asarray(found[name][place]) for name in names)))
+
+
 def sublayers_of(program: Program, given: Inputs) -> list[dict[str, Any]]:
     """Return what can be switched off beside heads: sublayers, by name and place."""
     there = program.places(given)

@@ -90,17 +90,29 @@ def make_app(explorer: Explorer, token: str) -> Any:
 
 
 def _answered(explorer: Explorer, view: str, body: bytes) -> tuple[int, str]:
-    """Answer one request; what does not fit it is said in one sentence."""
+    """Answer the body of a request."""
     try:
         request = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return 400, _refusal(error)
+    return answered(explorer, view, request)
+
+
+def answered(explorer: Explorer, view: str, request: Any) -> tuple[int, str]:
+    """Answer one request by a status of HTTP and JSON; what does not fit it is said in one sentence."""
+    try:
         if not isinstance(request, dict) or any(
             not isinstance(request.get(name) or {}, dict) for name in ("input", "other", "off")
         ):
             raise ValueError("a request must be an object, and so must be its input, other and off")
         return 200, to_json(explorer.ask(view, request))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        said = str(error).splitlines() or [type(error).__name__]
-        return 400, json.dumps({"error": said[0][:500]})
+        return 400, _refusal(error)
+
+
+def _refusal(error: Exception) -> str:
+    said = str(error).splitlines() or [type(error).__name__]
+    return json.dumps({"error": said[0][:500]})
 
 
 def to_json(found: Any) -> str:
