@@ -1,11 +1,12 @@
-"""Decoding any model through functions: greedy, sampling, beam search, all at once, noise taken away; streaming."""
+"""Decoding any model through functions: greedy, sampling, drafts, beams, all at once, noise taken away; streaming."""
 
+from flax_transformer.decode.assisted import Draft, Drafted, Proposal, Seen, assisted, lookup_draft, model_draft
 from flax_transformer.decode.beam import beam_search, gather_rows
 from flax_transformer.decode.chain import greedy, sample
 from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling, room
 from flax_transformer.decode.diffusion import DDIM, DDPM, Euler, Heun, Sampler, denoise, guided
 from flax_transformer.decode.mask_predict import Parallel, best_path, mask_predict
-from flax_transformer.decode.process import Constraints, make_process
+from flax_transformer.decode.process import Constraints, make_process, process_rows
 from flax_transformer.decode.stream import stream
 from flax_transformer.decode.timestamp import Timestamps
 
@@ -15,23 +16,31 @@ __all__ = [
     "Beam",
     "Constraints",
     "Decoded",
+    "Draft",
+    "Drafted",
     "Euler",
     "GNMTPenalty",
     "Greedy",
     "Heun",
     "Parallel",
     "PowerPenalty",
+    "Proposal",
     "Sampler",
     "Sampling",
+    "Seen",
     "Timestamps",
+    "assisted",
     "beam_search",
     "best_path",
     "denoise",
     "gather_rows",
     "greedy",
     "guided",
+    "lookup_draft",
     "make_process",
     "mask_predict",
+    "model_draft",
+    "process_rows",
     "room",
     "sample",
     "stream",

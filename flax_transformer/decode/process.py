@@ -164,6 +164,17 @@ class _Constrained:
             logits = logits - jnp.where(jnp.isfinite(total), total, 0.0)
         return logits
 
+    def each(self, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, "R"]) -> Float[Array, "R V"]:
+        """Process rows of which each has generated another number of tokens: see `process_rows`."""
+
+        def one(prompt, padding, *row):
+            logits, tokens, t = row
+            return replace(self, prompt=prompt, padding=padding)(logits[None], tokens[None], t)[0]
+
+        count = 1 if self.prompt is None else len(logits) // len(self.prompt)
+        given = (None if x is None else jnp.repeat(x, count, axis=0)[:, None] for x in (self.prompt, self.padding))
+        return jax.vmap(one)(*given, logits, tokens, t)
+
     def _seen(self, tokens: Int[Array, "R M"], t: Int[Array, ""]) -> tuple[Array, Array | int, Array]:
         """Put the prompt before the generated tokens; say too where they begin in each row, and where they end."""
         if self.prompt is None:
@@ -177,6 +188,22 @@ class _Constrained:
 
         seen = jnp.concatenate([repeat(self.prompt).astype(tokens.dtype), tokens], axis=-1)
         return seen, 0 if self.padding is None else repeat(self.padding), length + t
+
+
+def process_rows(
+    process: Process | None, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, "R"]
+) -> Float[Array, "R V"]:
+    """Process rows of which each has generated another number of tokens.
+
+    Args:
+      process: as in `greedy`; None changes nothing. It is given each row by itself, unless it has a method `each` with
+        these arguments, as what `make_process` makes has, which knows of each row's own prompt.
+    """
+    if process is None:
+        return logits
+    if hasattr(process, "each"):
+        return process.each(logits, tokens, t)
+    return jax.vmap(lambda logits, tokens, t: process(logits[None], tokens[None], t)[0])(logits, tokens, t)
 
 
 def penalize_repetition(
