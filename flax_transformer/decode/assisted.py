@@ -149,7 +149,8 @@ def _follow(
         match = match & (before == last) & (before >= 0) & (end >= n) & (place < end - 1)
         start = jnp.where(match.any(), 1 + jnp.argmax(match), start)
     follows = start + jnp.arange(count)
-    return jnp.where((start > 0) & (follows < end), whole[jnp.minimum(follows, len(whole) - 1)], whole[end - 1])
+    found = whole[jnp.minimum(follows, len(whole) - 1)]
+    return jnp.where((start > 0) & (follows < end) & (found >= 0), found, whole[end - 1])
 
 
 class _State(NamedTuple):
@@ -229,22 +230,22 @@ def _advance(
     keys = None if keys is None else jax.vmap(jax.random.fold_in)(keys, at)
     choose = partial(_choose, keys=keys, config=config, process=process)
     proposal, drafts = draft.propose(state.cache[1], Seen(state.token, state.tokens, at), choose)
-    guess, places = proposal.tokens.astype(state.tokens.dtype), at[:, None] + jnp.arange(K + 1)
-    logits, cache = extend(state.cache[0], jnp.concatenate([state.token[:, None], guess], axis=1), at)
+    proposed, places = proposal.tokens.astype(state.tokens.dtype), at[:, None] + jnp.arange(K + 1)
+    logits, cache = extend(state.cache[0], jnp.concatenate([state.token[:, None], proposed], axis=1), at)
     logits = logits.astype(jnp.float32)
     broken = jnp.isnan(logits).any(-1)
 
     # What comes before each place, as if all proposed before it were kept.
-    history = state.tokens.at[rows, places[:, :-1]].set(guess, mode="drop")[:, None]
+    history = state.tokens.at[rows, places[:, :-1]].set(proposed, mode="drop")[:, None]
     history = jnp.where(jnp.arange(config.max_length) < places[..., None], history, config.pad)
     flat = [x.reshape(-1, *x.shape[2:]) for x in (logits, history, places)]
     logits = process_rows(process, *flat).reshape(logits.shape)
     if keys is None:
-        chosen = largest(logits, 1)[1][..., 0].astype(guess.dtype)
-        kept = jnp.cumprod(guess == chosen[:, :-1], axis=1).sum(1)
+        chosen = largest(logits, 1)[1][..., 0].astype(proposed.dtype)
+        kept = jnp.cumprod(proposed == chosen[:, :-1], axis=1).sum(1)
     else:
         logits = filter_logits(logits, **config.filters)
-        kept, chosen, odd = _keep(guess, logits, proposal.logits, keys)
+        kept, chosen, odd = _keep(proposed, logits, proposal.logits, keys)
         broken |= odd[:, None]
     chosen = jnp.where(broken, config.pad, chosen)
 
@@ -292,23 +293,23 @@ def _choose(
 
 
 def _keep(
-    guess: Int[Array, "B K"], logits: Float[Array, "B T V"], proposed: Float[Array, "B K V"] | None, keys: Keys
+    proposed: Int[Array, "B K"], logits: Float[Array, "B T V"], drawn_from: Float[Array, "B K V"] | None, keys: Keys
 ) -> tuple[Int[Array, "B"], Int[Array, "B T"], Bool[Array, "B"]]:
-    """Return how many proposed tokens are kept, all tokens, drawn after them, and where the draft is no number."""
+    """Return how many drawn_from tokens are kept, all tokens, drawn after them, and where the draft is no number."""
     p = jax.nn.softmax(logits)
-    if proposed is None:
-        q, odd = jax.nn.one_hot(guess, p.shape[-1]), jnp.zeros(len(guess), bool)
-    elif proposed.shape[-1] != p.shape[-1]:
-        raise ValueError(f"a draft must have the model's vocabulary, got {proposed.shape[-1]} and {p.shape[-1]} tokens")
+    if drawn_from is None:
+        q, odd = jax.nn.one_hot(proposed, p.shape[-1]), jnp.zeros(len(proposed), bool)
+    elif drawn_from.shape[-1] != p.shape[-1]:
+        raise ValueError(f"a draft has the model's vocabulary, got {drawn_from.shape[-1]} and {p.shape[-1]} tokens")
     else:
-        q, odd = jax.nn.softmax(proposed), jnp.isnan(proposed).any((1, 2))
+        q, odd = jax.nn.softmax(drawn_from), jnp.isnan(drawn_from).any((1, 2))
     fold = jax.vmap(jax.random.fold_in, (0, None))
-    u = jax.vmap(lambda key: jax.random.uniform(key, guess.shape[1:]))(fold(keys, 0))
-    there, here = (jnp.take_along_axis(x, guess[..., None], axis=-1)[..., 0] for x in (q, p[:, :-1]))
+    u = jax.vmap(lambda key: jax.random.uniform(key, proposed.shape[1:]))(fold(keys, 0))
+    there, here = (jnp.take_along_axis(x, proposed[..., None], axis=-1)[..., 0] for x in (q, p[:, :-1]))
     kept = jnp.cumprod(u * there < here, axis=1).sum(1)
     rest = p - jnp.pad(q, ((0, 0), (0, 1), (0, 0)))  # after all K whatever the model says
     rest, own = (jnp.take_along_axis(x, kept[:, None, None], axis=1)[:, 0] for x in (jnp.maximum(rest, 0), p))
     rest = jnp.where(rest.any(-1, keepdims=True), rest, own)  # where rounding has left nothing
-    drawn = sample_logits(fold(keys, 1), jnp.log(rest)).astype(guess.dtype)
-    tokens = jnp.where(jnp.arange(logits.shape[1]) < kept[:, None], jnp.pad(guess, ((0, 0), (0, 1))), drawn[:, None])
+    drawn = sample_logits(fold(keys, 1), jnp.log(rest)).astype(proposed.dtype)
+    tokens = jnp.where(jnp.arange(logits.shape[1]) < kept[:, None], jnp.pad(proposed, ((0, 0), (0, 1))), drawn[:, None])
     return kept, tokens, odd

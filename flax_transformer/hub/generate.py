@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
 from flax_transformer.decode.chain import refuse_nan
+from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generation_input import Given, Start, name_of, start_of
@@ -37,6 +38,7 @@ def generate(
     pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
+    assistant_model: Any = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
@@ -61,6 +63,9 @@ def generate(
         windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
+      assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes `num_assistant_tokens` at a time;
+        those are kept that the model would have written, greedily or with its probabilities: see `decode.assisted`.
+        `prompt_lookup_num_tokens` proposes without one. Rows of a batch go on from different positions.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
       tokenizer: of these; the checkpoint's own by default.
       streamer: has `put`, which is given the prompts and then the next token of each row, and `end`; without beams.
@@ -72,7 +77,11 @@ def generate(
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
-    job = _prepare(pretrained, given, key, settings)
+    job = _prepare(pretrained, given, key, settings, assistant_model)
+    if job.assistant is not None:
+        if stop_strings is not None or streamer is not None:
+            raise ValueError("proposed tokens come several at a time: they take no stop_strings and no streamer")
+        return _sequences(job, refuse_nan(run_assisted(pretrained.decoder, job.assistant, job.task)[0]))
     if stop_strings is not None or streamer is not None:
         watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
         return _sequences(job, watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad))
@@ -96,6 +105,7 @@ def stream_tokens(
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    settings = {**settings, "prompt_lookup_num_tokens": None}
     return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
 
 
@@ -146,12 +156,14 @@ class _Job:
     """What sequences begin with."""
     count: int
     """Tokens to generate at most."""
+    assistant: Assistant | None = None
 
 
-def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any]) -> _Job:
+def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], assistant: Any = None) -> _Job:
     config, generation = _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
+    helped = check_assistant(pretrained, assistant, chosen)
     if settings.get("interpolate_pos_encoding") and given.pixel_values is None:
         raise ValueError(f"interpolate_pos_encoding is of images, a {name_of(pretrained)} is given none")
     if given.global_attention_mask is not None:
@@ -168,7 +180,8 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         read = jax.tree.map(lambda x: _on(x).repeat(x, repeats, axis=0), read)
     prompt = read.prompt
     count = chosen.new_tokens(prompt.shape[1], _positions(config))
-    _check_length(model.cfg.embedding, prompt.shape[1] + count)
+    for each in (model,) if assistant is None else (model, assistant.model):
+        _check_length(each.cfg.embedding, prompt.shape[1] + count)
     _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
     seen, padding = prompt, None
     if isinstance(read.tokens, np.ndarray):
@@ -179,7 +192,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
     begun = prompt[:, -1:] if start.continues else prompt
     task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process, chosen.cache)
-    return _Job(task, prompt, count)
+    return _Job(task, prompt, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
 
 
 def _said(pretrained: Any) -> tuple[Fields, Fields]:

@@ -76,6 +76,13 @@ class Settings:
     renormalize_logits: bool = False
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     """Token sequences that end a row; they stay at its end."""
+    prompt_lookup_num_tokens: int | None = None
+    """Tokens that are proposed at a time where the last ones occurred before; None: nothing is looked up."""
+    max_matching_ngram_size: int = 2
+    """Last tokens that are looked up; where they did not occur, fewer are."""
+    num_assistant_tokens: int = 5
+    """Tokens that an `assistant_model` proposes at a time, always as many: 20 in Hugging Face, where fewer are of which
+    it is not certain."""
     cache: str | None = None
     """What keys and values of earlier tokens are rounded to, by `nn.quantize_cache`; None: they are not. Hugging Face
     has `cache_implementation="quantized"` for it."""
@@ -88,7 +95,10 @@ class Settings:
     forced_eos_token_id: Tokens = None
 
     def __post_init__(self):
-        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences"):
+        for name in (
+            "max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prompt_lookup_num_tokens",
+            "max_matching_ngram_size", "num_assistant_tokens",
+        ):  # fmt: skip
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.cache not in (None, *ACTIVATIONS):
@@ -183,7 +193,6 @@ HINTS = {
     "stopping_criteria": "stop_strings and stop_sequences end a row",
     "return_dict_in_generate": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
     "output_scores": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
-    "assistant_model": "one model writes alone",
     "inputs": "the name is input_ids",
     "max_time": "max_new_tokens ends it",
     "seed": "key=jax.random.key(0) is what sampling draws from",

@@ -26,6 +26,7 @@ from flax_transformer.nn import (
     TrunkConfig,
     cache_length,
     each_cache,
+    map_rows,
 )
 from flax_transformer.nn.check import check_hidden, check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
@@ -105,6 +106,11 @@ class CausalCache:
     def grow(self, length: int) -> "CausalCache":
         """Make room for `length` positions in all."""
         return replace(self, layers=each_cache(lambda cache: cache.grow(self.prefix + length), self.layers))
+
+    def by_row(self) -> "CausalCache":
+        """Let each row go on from another position, as `extend` does."""
+        padding = None if self.padding is None else self.padding[:, None]
+        return replace(self, layers=each_cache(lambda cache: cache.by_row(), self.layers), padding=padding)
 
     def fork(self, beams: int, length: int) -> "CausalCache":
         """Prepare for `beams` hypotheses of every prompt, up to `length` positions in all."""
@@ -322,7 +328,7 @@ class Causal(ReadsTokens, Module):
         return x, replace(empty, layers=layers, index=at + P, prefix=P).grow(length)
 
     def _advance(
-        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None
+        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None, *, inside: bool = False
     ) -> tuple[Float[Array, "R T D"], CausalCache]:
         T, length = tokens.shape[1], cache_length(cache.layers)
         positions = (cache.index - cache.prefix + jnp.arange(T))[None]
@@ -335,6 +341,8 @@ class Causal(ReadsTokens, Module):
             positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
             mask = Mask(dense=visible[:, None, None]) & mask
         mask = self._windowed(mask)
+        if inside and self.cfg.embedding.position == "learned":
+            positions = jnp.minimum(positions, self.cfg.embedding.max_length - 1)
         x = self.embedding(tokens, positions=positions)
         x, layers = self._trunk().extend(x, cache.layers, index=cache.index, mask=mask, positions=positions)
         return x, replace(cache, layers=layers, index=cache.index + T)
@@ -345,6 +353,28 @@ class Causal(ReadsTokens, Module):
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
+
+    def extend(
+        self, cache: CausalCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]
+    ) -> tuple[Float[Array, "B T V"], CausalCache]:
+        """Read T more tokens of each row from a position of its own on: the logits after each, and the cache.
+
+        Positions that a learned table does not have are its last one: who asks for them has no use for what comes of
+        it, nor do the positions before.
+
+        Args:
+          cache: by row: `cache.by_row()`.
+          index: positions of each row that are kept, the padding of prompts counted in; what was read after them is
+            forgotten.
+        """
+
+        def row(layers, index, tokens, padding):
+            own = replace(cache, layers=layers, index=index, padding=padding)
+            x, own = self._advance(tokens[None], own, inside=True)
+            return self.output(x).logits()[0], own.layers
+
+        logits, layers = map_rows(row, cache.layers, cache.prefix + index, tokens, cache.padding)
+        return logits, replace(cache, layers=layers)
 
     def for_decoding(self) -> "Causal":
         """Copy the model, laid out for decoding on a CPU: the same function, see `nn.unstack`."""

@@ -181,6 +181,7 @@ def test_a_row_draws_the_same_in_any_batch_and_place():
         ([5, 6, 7], [8, 6, 7], [8, 6, 7]),  # and among what was generated
         ([5, 6, 7], [8, 9, 9], [9, 9, 9]),  # what follows ends with the text
         ([-1, -1, 5], [], [5, 5, 5]),  # nothing to be found
+        ([5, 6, 7, -1, -1, 6], [], [7, 6, 6]),  # what follows ends
     ],
 )
 def test_lookup_proposes_what_followed_the_first_time(prompt, said, proposed):
@@ -238,7 +239,7 @@ def test_logits_that_are_no_numbers_are_an_error():
         (lambda: draft("good", 2), Greedy(max_length=3, eos=()), jax.random.key(0), "or for sampling with a key, got"),
         (
             lambda: Draft(lambda *_: (Proposal(jnp.zeros((ROWS, 2), int), jnp.zeros((ROWS, 2, 9))), None), 2),
-            Sampling(max_length=3, eos=()), jax.random.key(0), "must have the model's vocabulary, got 9 and 7",
+            Sampling(max_length=3, eos=()), jax.random.key(0), "has the model's vocabulary, got 9 and 7",
         ),
     ],
 )  # fmt: skip
