@@ -44,6 +44,10 @@ class Writing:
     """Sequences of that many tokens occur only once."""
     num_return_sequences: int | None = None
     """Texts for each prompt."""
+    prompt_lookup_num_tokens: int | None = None
+    """Tokens that are proposed at a time from what followed the last ones before, and checked at once."""
+    num_assistant_tokens: int | None = None
+    """Tokens that --assistant proposes at a time; 5 by default."""
     cache: Literal["int8", "float8_e4m3fn"] | None = None
     """What keys and values of earlier tokens are rounded to."""
 
@@ -70,6 +74,7 @@ def generate(
     /,
     how: Annotated[Writing, tyro.conf.arg(name="")] = Writing(),
     pixels: Annotated[Images, tyro.conf.arg(name="")] = Images(),
+    assistant: str | None = None,
     stop: tuple[str, ...] = (),
     seed: int = 0,
     stream: bool = True,
@@ -84,6 +89,7 @@ def generate(
       prompt: Text to go on from; without it every line of standard input is one, and every text printed as one line.
       how: Settings.
       pixels: Settings of images.
+      assistant: Smaller checkpoint with the same tokenizer, which proposes tokens that are then checked at once.
       stop: Texts at which to stop.
       seed: Of sampling.
       stream: Whether to print a text while it is written, where output is a terminal.
@@ -103,9 +109,12 @@ def generate(
     settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
     if chat and (prompt is not None or jsonl):
         raise ValueError(f"a chat is for people, line by line, got {'--jsonl' if jsonl else 'a prompt'} too")
+    if chat and assistant is not None:
+        raise ValueError("a chat is written token by token, and takes no --assistant")
     lines = read_lines() if prompt is None and not chat else []
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
-    writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config)
+    helper = None if assistant is None else open_checkpoint(assistant)
+    writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config, helper)
     if chat:
         _chat(writer)
     elif prompt is None:
@@ -115,10 +124,7 @@ def generate(
                 whole = [line + text if writer.continues else text for text in texts]
                 put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
     elif (
-        stream
-        and not jsonl
-        and writer.chosen.num_beams == writer.chosen.num_return_sequences == 1
-        and sys.stdout.isatty()
+        stream and not jsonl and not writer.at_once and writer.chosen.num_return_sequences == 1 and sys.stdout.isatty()
     ):
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:

@@ -19,6 +19,7 @@ from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.generated import Generated, generated_of, sequences_of
 from flax_transformer.hub.generation_input import Given, Start, name_of, start_of
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
@@ -42,8 +43,9 @@ def generate(
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
+    return_dict_in_generate: bool = False,
     **settings: Any,
-) -> Int[Array, "R T"]:
+) -> Int[Array, "R T"] | Generated:
     """Continue prompts, answer sources, or say what is on images: token ids as Hugging Face's `generate` has them.
 
     The n sequences of a prompt stand after one another. They begin with the prompt, those of an encoder-decoder with
@@ -69,6 +71,7 @@ def generate(
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
       tokenizer: of these; the checkpoint's own by default.
       streamer: has `put`, which is given the prompts and then the next token of each row, and `end`; without beams.
+      return_dict_in_generate: give beside the sequences the scores of their tokens, and how many proposals were kept.
       settings: fields of `Settings`, or a `generation_config` of them: an object of `transformers`, a mapping or a
         file. The checkpoint's own by default.
 
@@ -77,15 +80,23 @@ def generate(
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
-    job = _prepare(pretrained, given, key, settings, assistant_model)
-    if job.assistant is not None:
-        if stop_strings is not None or streamer is not None:
-            raise ValueError("proposed tokens come several at a time: they take no stop_strings and no streamer")
-        return _sequences(job, refuse_nan(run_assisted(pretrained.decoder, job.assistant, job.task)[0]))
+    if return_dict_in_generate:
+        settings.pop("output_scores", None)
+    job, drafted = _prepare(pretrained, given, key, settings, assistant_model), None
     if stop_strings is not None or streamer is not None:
+        if job.assistant is not None or return_dict_in_generate:
+            what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
+            raise ValueError(f"stop_strings and a streamer watch single tokens, and go without {what}")
         watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
-        return _sequences(job, watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad))
-    return _sequences(job, refuse_nan(run(pretrained.decoder, job.task)))
+        decoded = watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad)
+    elif job.assistant is not None:
+        decoded, drafted = run_assisted(pretrained.decoder, job.assistant, job.task)
+    else:
+        decoded = run(pretrained.decoder, job.task)
+    decoded = refuse_nan(decoded)
+    if return_dict_in_generate:
+        return generated_of(job.prompt, decoded, job.count, drafted)
+    return sequences_of(job.prompt, decoded, job.count)
 
 
 def stream_tokens(
@@ -233,20 +244,6 @@ def _sequence_keys(key: Keys, *, rows: int, repeats: int) -> Keys:
     """Derive a key for each sequence of each prompt, which does not depend on how many there are."""
     sequences = partial(row_keys, rows=np.arange(repeats))
     return jax.vmap(sequences)(each_row(key, (rows,))).reshape(-1)
-
-
-def _sequences(job: _Job, decoded: Decoded) -> Array:
-    """Put prompts before what was generated; outside of transforms, end with the longest."""
-    tokens, count = decoded.tokens, job.count
-    if not isinstance(tokens, jax.core.Tracer):
-        if isinstance(job.prompt, np.ndarray):
-            tokens = np.asarray(tokens)
-        count = int(decoded.lengths.max())
-    tokens = tokens[..., :count]
-    on, rows = _on(tokens), tokens.reshape(-1, count)
-    prompt = on.repeat(job.prompt, tokens.shape[1], axis=0)
-    whole = on.concatenate([prompt, rows.astype(prompt.dtype)], axis=1)
-    return jax.device_put(whole) if on is np else whole
 
 
 def _on(array: Any) -> Any:

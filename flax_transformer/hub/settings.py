@@ -191,8 +191,7 @@ NULLABLE = tuple(each.name for each in dataclasses.fields(Settings) if each.defa
 HINTS = {
     "logits_processor": "decode.greedy(step, cache, …, process=…) takes a function of logits",
     "stopping_criteria": "stop_strings and stop_sequences end a row",
-    "return_dict_in_generate": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
-    "output_scores": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
+    "output_scores": "return_dict_in_generate=True gives the transition_scores of the tokens",
     "inputs": "the name is input_ids",
     "max_time": "max_new_tokens ends it",
     "seed": "key=jax.random.key(0) is what sampling draws from",

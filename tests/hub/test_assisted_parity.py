@@ -51,6 +51,7 @@ def expected(model, ids, mask, **settings):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_equal_those_of_transformers_with_an_assistant(both, case):
     name, large, small, ours, assistant = both
@@ -70,6 +71,7 @@ def test_tokens_equal_those_of_transformers_with_an_assistant(both, case):
             assert (got[i, len(row) :] == PAD).all()
 
 
+@pytest.mark.slow
 def test_tokens_equal_those_of_a_lookup_in_transformers(both):
     _, large, _, ours, _ = both
     ids = np.resize(random_ids(V, 1, 4, low=4), (1, 11))
@@ -78,6 +80,7 @@ def test_tokens_equal_those_of_a_lookup_in_transformers(both):
     np.testing.assert_array_equal(np.asarray(got)[0, : len(want)], want)
 
 
+@pytest.mark.slow
 def test_one_row_and_a_transform_give_the_same(both):
     _, _, _, ours, assistant = both
     ids, options = random_ids(V, 3, 6, low=4), {"max_new_tokens": 9, "eos_token_id": ()}

@@ -206,9 +206,11 @@ def test_a_generation_config_is_what_it_says_and_words_beside_it_are_stronger(pr
         ({"stop_strings": "x"}, "stop_strings need a tokenizer, the checkpoint has none"),
         ({"stop_strings": ["x", ""], "tokenizer": Digits()}, "stop_strings must be texts of at least one character"),
         ({"stop_strings": "x", "tokenizer": Digits(), "num_beams": 2}, "beam search cannot be streamed"),
+        ({"streamer": Kept(), "return_dict_in_generate": True}, "go without return_dict_in_generate"),
+        ({"streamer": Kept(), "prompt_lookup_num_tokens": 2}, "go without proposed tokens"),
         ({"generation_config": 5}, "generation_config must be an object of transformers, a mapping or a file, got 5"),
         ({"logits_processor": [1]}, "no setting logits_processor; decode.greedy"),
-        ({"output_scores": True}, "no setting output_scores; tokens are given; hub.generate.stream_tokens returns"),
+        ({"output_scores": True}, "no setting output_scores; return_dict_in_generate=True gives the transition_scores"),
     ],
 )
 def test_words_of_transformers_that_are_not_understood_get_a_sentence(pretrained, words, message):
