@@ -3,10 +3,12 @@
 from flax_transformer.decode.assisted import Draft, Drafted, Proposal, Seen, assisted, lookup_draft, model_draft
 from flax_transformer.decode.beam import beam_search, gather_rows
 from flax_transformer.decode.chain import greedy, sample
+from flax_transformer.decode.compose import compose
 from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling, room
+from flax_transformer.decode.contrastive import Context, Contrastive, contrastive_search
 from flax_transformer.decode.diffusion import DDIM, DDPM, Euler, Heun, Sampler, denoise, guided
 from flax_transformer.decode.mask_predict import Parallel, best_path, mask_predict
-from flax_transformer.decode.process import Constraints, make_process, process_rows
+from flax_transformer.decode.process import Constraints, SourceRules, make_process, process_rows
 from flax_transformer.decode.stream import stream
 from flax_transformer.decode.timestamp import Timestamps
 
@@ -15,6 +17,8 @@ __all__ = [
     "DDPM",
     "Beam",
     "Constraints",
+    "Context",
+    "Contrastive",
     "Decoded",
     "Draft",
     "Drafted",
@@ -28,10 +32,13 @@ __all__ = [
     "Sampler",
     "Sampling",
     "Seen",
+    "SourceRules",
     "Timestamps",
     "assisted",
     "beam_search",
     "best_path",
+    "compose",
+    "contrastive_search",
     "denoise",
     "gather_rows",
     "greedy",

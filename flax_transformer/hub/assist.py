@@ -52,8 +52,11 @@ def check_assistant(pretrained: Any, assistant: Any, settings: Settings) -> bool
         return False
     if assistant is not None and lookup:
         raise ValueError("tokens are proposed by assistant_model or by prompt_lookup_num_tokens, got both")
-    if settings.num_beams > 1:
-        raise ValueError(f"beams take no proposals, got num_beams={settings.num_beams}")
+    if settings.num_beams > 1 or settings.searches:
+        raise ValueError(
+            "beams and contrastive search take no proposals, got "
+            f"num_beams={settings.num_beams}, penalty_alpha={settings.penalty_alpha}"
+        )
     if assistant is not None and not hasattr(assistant, "architecture"):
         raise ValueError(f"assistant_model must be a checkpoint, as hub.load gives it, got {assistant!r:.60}")
     for each in (pretrained,) if assistant is None else (pretrained, assistant):

@@ -14,13 +14,27 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
-from flax_transformer.decode.chain import refuse_nan
+from flax_transformer.decode import (
+    Beam,
+    Context,
+    Contrastive,
+    Decoded,
+    Greedy,
+    Sampling,
+    beam_search,
+    compose,
+    contrastive_search,
+    greedy,
+    make_process,
+    sample,
+    stream,
+)
+from flax_transformer.decode.chain import Process, refuse_nan
 from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generated import Generated, generated_of, sequences_of
-from flax_transformer.hub.generation_input import Given, Start, name_of, start_of
+from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
@@ -40,6 +54,7 @@ def generate(
     global_attention_mask: Seen = None,
     key: Keys | None = None,
     assistant_model: Any = None,
+    process: Process | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
@@ -68,6 +83,7 @@ def generate(
       assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes `num_assistant_tokens` at a time;
         those are kept that the model would have written, greedily or with its probabilities: see `decode.assisted`.
         `prompt_lookup_num_tokens` proposes without one. Rows of a batch go on from different positions.
+      process: a function of logits before they are chosen from, as `decode.greedy` has it, after the settings' own.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
       tokenizer: of these; the checkpoint's own by default.
       streamer: has `put`, which is given the prompts and then the next token of each row, and `end`; without beams.
@@ -82,7 +98,7 @@ def generate(
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
     if return_dict_in_generate:
         settings.pop("output_scores", None)
-    job, drafted = _prepare(pretrained, given, key, settings, assistant_model), None
+    job, drafted = _prepare(pretrained, given, key, settings, (assistant_model, process)), None
     if stop_strings is not None or streamer is not None:
         if job.assistant is not None or return_dict_in_generate:
             what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
@@ -124,6 +140,8 @@ def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarra
     task = job.task
     if isinstance(task.config, Beam):
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
+    if isinstance(task.config, Contrastive):
+        raise ValueError(f"contrastive search cannot be streamed, got penalty_alpha={task.config.alpha}")
     model = pretrained.decoder
     return stream(
         Partial(type(model).step, model), _begin(model, task), jax.device_put(task.begun[:, -1]), task.config,
@@ -170,8 +188,8 @@ class _Job:
     assistant: Assistant | None = None
 
 
-def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], assistant: Any = None) -> _Job:
-    config, generation = _said(pretrained)
+def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], others: Any = (None, None)) -> _Job:
+    (assistant, own), (config, generation) = others, _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
     helped = check_assistant(pretrained, assistant, chosen)
@@ -192,7 +210,8 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     prompt = read.prompt
     count = chosen.new_tokens(prompt.shape[1], _positions(config))
     for each in (model,) if assistant is None else (model, assistant.model):
-        _check_length(each.cfg.embedding, prompt.shape[1] + count)
+        # Of contrastive search the last token is read before it is chosen.
+        _check_length(each.cfg.embedding, prompt.shape[1] + count + chosen.searches)
     _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
     seen, padding = prompt, None
     if isinstance(read.tokens, np.ndarray):
@@ -200,7 +219,9 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     if start.continues and read.mask is not None:
         padding = _on(read.mask).argmax(read.mask != 0, axis=1)
     constraints = chosen.constraints(prompt.shape[1])
-    process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
+    source = read.tokens if read.mask is None else _on(read.mask).where(read.mask != 0, read.tokens, NOTHING)
+    process = make_process(constraints, seen, padding, count, source=source, any_numbers=chosen.do_sample)
+    process = compose(process, own)
     begun = prompt[:, -1:] if start.continues else prompt
     task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process, chosen.cache)
     return _Job(task, prompt, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
@@ -225,9 +246,29 @@ def run(model: Any, task: GenerationTask) -> Decoded:
     step, last = partial(type(model).step, model), jnp.asarray(task.begun)[:, -1]
     if isinstance(config, Beam):
         return beam_search(step, cache, last, config, reorder=lambda cache, rows: cache.reorder(rows), **options)
+    if isinstance(config, Contrastive):
+        return _search(model, task)
     if isinstance(config, Sampling):
         return sample(step, cache, last, task.keys, config, **options)
     return greedy(step, cache, last, config, **options)
+
+
+def _search(model: Any, task: GenerationTask) -> Decoded:
+    """Run contrastive search, which begins after all of the prompt."""
+    if not (task.start.continues and hasattr(model, "step_state")):
+        raise ValueError("contrastive search (penalty_alpha) is for decoder-only models of text, this is another")
+    config, table = task.config, model.cfg.embedding
+    over = max(task.ids.shape[1] - table.max_length, 0) if table.position == "learned" else 0  # all of it padding
+    ids, before = jnp.asarray(task.ids)[:, over:], task.ids.shape[1] - over
+    seen = None if task.mask is None else jnp.asarray(task.mask)[:, over:] != 0
+    states, cache = model.read(ids, None if seen is None else ~seen)
+    first = model.output(states[:, -1:]).logits()[:, 0]
+    k = min(config.top_k, first.shape[-1])
+    cache = quantize_cache(cache.fork(k, before + config.stages[0]), task.rounds)
+    return contrastive_search(
+        partial(type(model).step_state, model), cache, Context(first, states, seen), config,
+        reorder=lambda cache, rows: cache.reorder(rows), process=task.process, grow=partial(_grow, before),
+    )  # fmt: skip
 
 
 @jax.jit

@@ -301,6 +301,18 @@ class Causal(ReadsTokens, Module):
         Raises:
           ValueError: padding that is not a boolean for each token.
         """
+        x, cache = self.read(tokens, padding, prefix=prefix, prefix_lengths=prefix_lengths)
+        return self.output(x[:, -1:]).logits()[:, 0], cache
+
+    def read(
+        self,
+        tokens: Int[Array, "B P"],
+        padding: Bool[Array, "B P"] | None = None,
+        *,
+        prefix: Float[Array, "B S D"] | None = None,
+        prefix_lengths: Int[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B P D"], CausalCache]:
+        """Read prompts as `prefill` does: their last hidden states, and the cache to go on from."""
         if padding is not None and (padding.shape != tokens.shape or padding.dtype != bool):
             raise ValueError(
                 f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
@@ -315,7 +327,7 @@ class Causal(ReadsTokens, Module):
             if prefix_lengths is not None:
                 seen = self._mask(cache.prefix, _ends(prefix_lengths, padding))
             x, cache = self._advance(tokens, replace(cache, padding=padding), seen.at(cache.prefix))
-        return self.output(x[:, -1:]).logits()[:, 0], cache
+        return x, cache
 
     def _read_prefix(self, prefix: Float[Array, "B P D"], length: int) -> tuple[Float[Array, "B P D"], CausalCache]:
         """Put a prefix into a cache, with room for so many tokens after it."""
@@ -353,6 +365,13 @@ class Causal(ReadsTokens, Module):
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
+
+    def step_state(
+        self, cache: CausalCache, token: Int[Array, "R"]
+    ) -> tuple[Float[Array, "R V"], Float[Array, "R D"], CausalCache]:
+        """Decode one token as `step` does; give its last hidden state beside."""
+        x, cache = self._advance(token[:, None], cache)
+        return self.output(x).logits()[:, 0], x[:, 0], cache
 
     def extend(
         self, cache: CausalCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]

@@ -197,7 +197,12 @@ class TextGenerator:
     def at_once(self) -> bool:
         """Whether tokens come only when all are there: beams may change until the end, and drafts come in pieces."""
         chosen = self.chosen
-        return chosen.num_beams > 1 or self.assistant is not None or chosen.prompt_lookup_num_tokens is not None
+        return (
+            chosen.num_beams > 1
+            or chosen.searches
+            or self.assistant is not None
+            or chosen.prompt_lookup_num_tokens is not None
+        )
 
     def __call__(self, prompts: Sequence[str], first: int = 0) -> list[list[str]]:
         """Write on from each prompt, or answer it: one text, or as many as `num_return_sequences` says.

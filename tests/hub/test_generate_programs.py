@@ -141,6 +141,15 @@ def test_values_of_another_kind_are_named(pretrained, settings, message):
         pretrained.generate(IDS[:1, :4], **{"key": KEY, **settings})
 
 
+@pytest.mark.rotates
+def test_a_function_of_logits_comes_after_the_settings(pretrained):
+    only = lambda logits, tokens, t: jnp.where(jnp.arange(V) == 7 + t, logits, -jnp.inf)  # noqa: E731
+    options = {"max_new_tokens": 4, "eos_token_id": (), "process": only}
+    for more in ({}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}, sampled(), {"assistant_model": pretrained}):
+        got = np.asarray(pretrained.generate(IDS[:2, :4], **options, **more))
+        np.testing.assert_array_equal(got[:, 4:], [[7, 8, 9, 10]] * 2)
+
+
 class Kept:
     """What a streamer of transformers is, keeping what it is given."""
 
@@ -209,7 +218,7 @@ def test_a_generation_config_is_what_it_says_and_words_beside_it_are_stronger(pr
         ({"streamer": Kept(), "return_dict_in_generate": True}, "go without return_dict_in_generate"),
         ({"streamer": Kept(), "prompt_lookup_num_tokens": 2}, "go without proposed tokens"),
         ({"generation_config": 5}, "generation_config must be an object of transformers, a mapping or a file, got 5"),
-        ({"logits_processor": [1]}, "no setting logits_processor; decode.greedy"),
+        ({"logits_processor": [1]}, "no setting logits_processor; process="),
         ({"output_scores": True}, "no setting output_scores; return_dict_in_generate=True gives the transition_scores"),
     ],
 )
@@ -232,11 +241,11 @@ def test_numbers_of_numpy_and_jax_are_numbers(pretrained):
 
 
 def test_what_changes_nothing_is_not_refused():
-    stored = Fields.of({"min_p": 0.1, "typical_p": 0.9, "eta_cutoff": 1e-3, "top_h": 0.4, "pad_token_id": -1})
+    stored = Fields.of({"min_p": 0.1, "typical_p": 0.9, "num_beam_groups": 1, "pad_token_id": -1})
     chosen = make_settings(Fields("{}"), stored, {"eos_token_id": 5})
     assert (chosen.min_p, chosen.typical_p, chosen.padding, chosen.filler) == (0.1, 0.9, None, 5)
-    with pytest.raises(ValueError, match=r"has eta_cutoff=0\.001, which is not supported"):
-        make_settings(Fields("{}"), stored, {"do_sample": True})
+    with pytest.raises(ValueError, match=r"has diversity_penalty=0\.5, which is not supported"):
+        make_settings(Fields("{}"), Fields.of({"diversity_penalty": 0.5}), {})
 
 
 @pytest.mark.rotates
