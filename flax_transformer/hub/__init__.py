@@ -9,6 +9,7 @@ from flax_transformer.hub.load import Lenient as Lenient
 from flax_transformer.hub.load import load as load
 from flax_transformer.hub.pretrained import Pretrained as Pretrained
 from flax_transformer.hub.registry import register as register
+from flax_transformer.hub.resize import resize_token_embeddings as resize_token_embeddings
 from flax_transformer.hub.save import save as save
 from flax_transformer.hub.save import wrap as wrap
 

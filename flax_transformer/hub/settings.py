@@ -167,8 +167,8 @@ class Settings:
         if self.do_sample:
             # 0 keeps all as None does, and shares the program of other numbers.
             filters = {"top_p": self.top_p, "min_p": self.min_p or 0.0, "typical_p": self.typical_p}
-            cut = {"epsilon": self.epsilon_cutoff or None, "eta": self.eta_cutoff or None, "top_h": self.top_h or None}
-            filters["cutoff"] = None if set(cut.values()) == {None} else Cutoff(**cut)
+            if self.epsilon_cutoff or self.eta_cutoff or self.top_h:
+                filters["cutoff"] = Cutoff(self.epsilon_cutoff, self.eta_cutoff, self.top_h or None)
             return Sampling(**shared, temperature=self.temperature, top_k=self.top_k or None, **filters)
         if self.num_beams == 1:
             return (

@@ -24,17 +24,17 @@ class Cutoff:
     """Filters by a least probability or by entropy; None leaves one out. A pytree."""
 
     epsilon: Number | None = None
-    """See `keep_epsilon`."""
+    """See `keep_epsilon`; 0 keeps all."""
     eta: Number | None = None
-    """See `keep_eta`."""
+    """See `keep_eta`; 0 keeps all."""
     top_h: Number | None = None
     """See `keep_top_h`."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "eta", "top_h"):
             value = getattr(self, name)
-            if isinstance(value, int | float) and not 0 < value <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1, or None, got {value}")
+            if isinstance(value, int | float) and not 0 <= value <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, or None, got {value}")
 
 
 def keep_epsilon(logits: Float[Array, "*B V"], epsilon: Number) -> Float[Array, "*B V"]:

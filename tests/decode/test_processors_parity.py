@@ -139,5 +139,5 @@ def test_all_filters_equal_all_warpers_in_their_order():
 
 def test_cutoffs_are_checked():
     for name in ("epsilon", "eta", "top_h"):
-        with pytest.raises(ValueError, match=f"{name} must be above 0 and at most 1, or None, got 1.5"):
+        with pytest.raises(ValueError, match=f"{name} must be between 0 and 1, or None, got 1.5"):
             Cutoff(**{name: 1.5})

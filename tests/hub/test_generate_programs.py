@@ -70,6 +70,30 @@ def test_whatever_numbers_sampling_has_one_program_serves_them(pretrained):
     assert fresh.count == 0
 
 
+WAYS = {
+    "cutoffs": (sampled(epsilon_cutoff=0.01), [{"epsilon_cutoff": 0.02}, {"epsilon_cutoff": 0.0, "eta_cutoff": 0.1}]),
+    "top-h": (sampled(top_h=0.4), [{"top_h": 0.7}, {"top_h": 0.9, "eta_cutoff": 0.1}]),
+    "assistant": (
+        sampled(num_assistant_tokens=2),
+        [{"temperature": 0.7}, {"top_k": 9, "top_p": 0.9}, {"min_new_tokens": 3}],
+    ),
+    "lookup": ({"prompt_lookup_num_tokens": 2}, [{"max_new_tokens": 9}, {"max_new_tokens": 12}]),
+    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, [{"penalty_alpha": 0.2}, {"max_new_tokens": 9}]),
+}
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_choosing_has_one_program_for_its_numbers(pretrained, way):
+    first, others = WAYS[way]
+    given = {"assistant_model": pretrained} if way == "assistant" else {}
+    pretrained.generate(IDS[:, :5], **first, **given)
+    with Compilations() as fresh:
+        for length, numbers in zip((1, 7, 30), others, strict=False):
+            pretrained.generate(IDS[:, :length], **{**first, **numbers}, **given)
+    assert fresh.count == 0
+
+
 @pytest.mark.rotates
 def test_a_second_stream_compiles_nothing(pretrained):
     first, second = SECOND["sample"]
