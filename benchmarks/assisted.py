@@ -2,9 +2,9 @@
 
     python benchmarks/assisted.py LARGE SMALL TEXT [--json FILE]
 
-LARGE and SMALL are run folders or checkpoints of language models with one tokenizer, TEXT is a file, of which 32 pieces
+LARGE and SMALL are run folders or checkpoints of language models with one tokenizer, TEXT is a file, of which 16 pieces
 of the last tenth are prompts of 32 tokens. Each is continued by 64, greedily and drawn at temperature 0.8: by LARGE
-alone, with SMALL proposing 1 to 8 tokens at a time, and with tokens looked up in the prompt and what was written. One
+alone, with SMALL proposing 2 to 8 tokens at a time, and with tokens looked up in the prompt and what was written. One
 prompt at a time and 8; functions take turns in three rounds, and the ratio is that of their median times.
 """
 
@@ -19,8 +19,8 @@ from results import turns, write
 
 from flax_transformer.task.checkpoint import open_checkpoint
 
-PROMPTS, PROMPT, NEW = 32, 32, 64
-COUNTS = (1, 2, 3, 5, 8)
+PROMPTS, PROMPT, NEW = 16, 32, 64
+COUNTS = (2, 3, 5, 8)
 ROUNDS = 3
 KINDS = {"greedy": {}, "drawn": {"do_sample": True, "temperature": 0.8, "top_k": 0}}
 
@@ -37,7 +37,7 @@ def measure(large, small, ids: np.ndarray, rows: int, kind: str) -> list[dict]:
     settings = {"max_new_tokens": NEW, "eos_token_id": (), "return_dict_in_generate": True, **KINDS[kind]}
     ways = {"alone": {}}
     ways |= {f"draft {count}": {"assistant_model": small, "num_assistant_tokens": count} for count in COUNTS}
-    ways |= {f"lookup {count}": {"prompt_lookup_num_tokens": count} for count in (3, 8)}
+    ways |= {f"lookup {count}": {"prompt_lookup_num_tokens": count} for count in (4,)}
 
     def run(way):
         found = []

@@ -35,6 +35,7 @@ from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generated import Generated, generated_of, sequences_of
 from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
+from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
@@ -55,6 +56,7 @@ def generate(
     key: Keys | None = None,
     assistant_model: Any = None,
     process: Process | None = None,
+    past: Past | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
@@ -83,6 +85,7 @@ def generate(
       assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes `num_assistant_tokens` at a time;
         those are kept that the model would have written, greedily or with its probabilities: see `decode.assisted`.
         `prompt_lookup_num_tokens` proposes without one. Rows of a batch go on from different positions.
+      past: of `hub.read_prompt`, what every row begins with, its tokens included, and need not be read again.
       process: a function of logits before they are chosen from, as `decode.greedy` has it, after the settings' own.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
       tokenizer: of these; the checkpoint's own by default.
@@ -98,7 +101,7 @@ def generate(
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
     if return_dict_in_generate:
         settings.pop("output_scores", None)
-    job, drafted = _prepare(pretrained, given, key, settings, (assistant_model, process)), None
+    job, drafted = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
     if stop_strings is not None or streamer is not None:
         if job.assistant is not None or return_dict_in_generate:
             what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
@@ -165,11 +168,14 @@ class GenerationTask:
     process: Any
     rounds: str | None = field(default=None, metadata={"static": True})
     """What keys and values in the cache are rounded to: see `nn.quantize_cache`."""
+    past: Any = None
+    """The cache of what all rows begin with, before `ids`."""
 
     @property
     def before(self) -> int:
         """Tokens that are in the cache before the loop begins."""
-        return self.start.before(self.ids, self.begun)
+        past = 0 if self.past is None else self.past.padding.shape[1]
+        return past + self.start.before(self.ids, self.begun)
 
     def cache(self, model: Any, beams: int = 1) -> Any:
         """Read the prompt but for its last token."""
@@ -188,8 +194,8 @@ class _Job:
     assistant: Assistant | None = None
 
 
-def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], others: Any = (None, None)) -> _Job:
-    (assistant, own), (config, generation) = others, _said(pretrained)
+def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], others: Any = (None,) * 3) -> _Job:
+    (assistant, own, past), (config, generation) = others, _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
     helped = check_assistant(pretrained, assistant, chosen)
@@ -214,6 +220,9 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         _check_length(each.cfg.embedding, prompt.shape[1] + count + chosen.searches)
     _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
     seen, padding = prompt, None
+    if past is not None and (chosen.searches or assistant is not None):
+        raise ValueError("a prompt that is read once goes without assistant_model and contrastive search")
+    rest = None if past is None else past.rest(read, model.cfg)
     if isinstance(read.tokens, np.ndarray):
         read, seen = start.pad(model.cfg, read)
     if start.continues and read.mask is not None:
@@ -223,7 +232,9 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     process = make_process(constraints, seen, padding, count, source=source, any_numbers=chosen.do_sample)
     process = compose(process, own)
     begun = prompt[:, -1:] if start.continues else prompt
-    task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process, chosen.cache)
+    ids, mask = (read.source, read.mask) if rest is None else rest
+    task = GenerationTask(start, ids, mask, begun, keys, chosen.config(count), process, chosen.cache,
+                          None if past is None else past.cache)  # fmt: skip
     return _Job(task, prompt, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
 
 

@@ -209,6 +209,7 @@ HINTS = {
     "logits_processor": "process=… takes a function of logits, tokens and their number; decode.compose joins several",
     "stopping_criteria": "stop_strings and stop_sequences end a row",
     "output_scores": "return_dict_in_generate=True gives the transition_scores of the tokens",
+    "past_key_values": "past=hub.read_prompt(pretrained, ids) is of a prompt that is read once",
     "inputs": "the name is input_ids",
     "max_time": "max_new_tokens ends it",
     "seed": "key=jax.random.key(0) is what sampling draws from",

@@ -329,6 +329,21 @@ class Causal(ReadsTokens, Module):
             x, cache = self._advance(tokens, replace(cache, padding=padding), seen.at(cache.prefix))
         return x, cache
 
+    def read_on(
+        self, cache: CausalCache, tokens: Int[Array, "B T"], padding: Bool[Array, "B T"]
+    ) -> tuple[Float[Array, "B T D"], CausalCache]:
+        """Read more after what one row has read, in each row something else: their last hidden states, and the cache.
+
+        Args:
+          cache: full, of a single row; its own padding is said.
+          padding: True where there is no token.
+        """
+        rows, before = len(tokens), cache.padding.shape[1]
+        layers = each_cache(lambda layer: layer.repeat(rows), cache.layers)
+        whole = jnp.concatenate([jnp.repeat(cache.padding, rows, axis=0), padding], axis=1)
+        cache = replace(cache, layers=layers, padding=whole).grow(before + tokens.shape[1])
+        return self._advance(tokens, cache)
+
     def _read_prefix(self, prefix: Float[Array, "B P D"], length: int) -> tuple[Float[Array, "B P D"], CausalCache]:
         """Put a prefix into a cache, with room for so many tokens after it."""
         P, empty = self._check_prefix(prefix), self.init_cache(*prefix.shape[:2])

@@ -192,6 +192,19 @@ class KVCache(Memory, LayerCache):
         rows = self.value.shape[self.index.ndim]
         return replace(self, index=jnp.broadcast_to(self.index[..., None], (*self.index.shape, rows)))
 
+    def repeat(self, rows: int) -> "KVCache":
+        """Let so many rows go on from what a single sentence has read."""
+        if rows == 1:
+            return self
+        if self.batched or self.ancestry is not None:
+            raise ValueError("a cache of one sentence without beams is repeated, got one of several")
+
+        def spread(x: Array) -> Array:
+            x = jnp.expand_dims(x, self.index.ndim)
+            return jnp.broadcast_to(x, (*x.shape[: self.index.ndim], rows, *x.shape[self.index.ndim + 1 :]))
+
+        return replace(self, key=jax.tree.map(spread, self.key), value=jax.tree.map(spread, self.value))
+
     def at(self, index: Int[Array, ""]) -> "KVCache":
         """Forget what comes after the first `index` positions."""
         return replace(self, index=jnp.broadcast_to(index, self.index.shape).astype(self.index.dtype))
