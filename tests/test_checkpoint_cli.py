@@ -140,7 +140,7 @@ def test_convert_takes_any_step_of_a_run(run, folders, tmp_path):
         (("generate", "masked", "the"), "a BertForMaskedLM generates no text: it is no language model"),
         (("generate", "causal", "the", "--stop", ""), "stop texts must not be empty"),
         (("generate", "causal", "the", "--num-beams", 2, "--top-k", 3), "sampling has no beams"),
-        (("generate", "causal", "--chat", "--assistant", "x"), "a chat is written token by token, and takes no"),
+        (("generate", "causal", "--chat", "--assistant", "x"), "line by line, got --assistant too"),
         (("generate", "causal", "the", "--chat"), "a chat is for people, line by line, got a prompt too"),
         (("fill-mask", "masked", "the dog"), "the text must have the mask token <mask>, got 'the dog'"),
         (("fill-mask", "causal", "the <mask>"), "got a GPT2LMHeadModel"),

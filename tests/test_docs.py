@@ -45,6 +45,7 @@ def blocks(text: str, language: str = "python") -> list[str]:
 
 SECTIONS = [(page, title) for page in PAGES for title in parts(page)[1]]
 SECTIONS += [(page, title) for page in GUIDES for title, section in parts(page)[1].items() if blocks(section)]
+SECTIONS += [("text", title) for title in ("Long texts", "Generating")]
 
 
 def program(page: str, title: str) -> str:

@@ -107,14 +107,14 @@ def generate(
         raise ValueError("a prompt must not be empty")
     settings = {name: value for name, value in asdict(how).items() if value is not None}
     settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
-    if chat and (prompt is not None or jsonl):
-        raise ValueError(f"a chat is for people, line by line, got {'--jsonl' if jsonl else 'a prompt'} too")
-    if chat and assistant is not None:
-        raise ValueError("a chat is written token by token, and takes no --assistant")
+    if chat and (prompt is not None or jsonl or assistant):
+        what = "a prompt" if prompt is not None else "--jsonl" if jsonl else "--assistant"
+        raise ValueError(f"a chat is for people, line by line, got {what} too")
     lines = read_lines() if prompt is None and not chat else []
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
-    helper = None if assistant is None else open_checkpoint(assistant)
-    writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config, helper)
+    opened = open_checkpoint(checkpoint, revision=revision)
+    writer = TextGenerator(opened, config, assistant and open_checkpoint(assistant))
+    pieces = stream and not (jsonl or writer.at_once or writer.chosen.num_return_sequences > 1)
     if chat:
         _chat(writer)
     elif prompt is None:
@@ -123,9 +123,7 @@ def generate(
             for line, texts in zip(part, writer(part, first=i), strict=True):
                 whole = [line + text if writer.continues else text for text in texts]
                 put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
-    elif (
-        stream and not jsonl and not writer.at_once and writer.chosen.num_return_sequences == 1 and sys.stdout.isatty()
-    ):
+    elif pieces and sys.stdout.isatty():
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:
         whole = [prompt + text if writer.continues else text for text in writer([prompt])[0]]

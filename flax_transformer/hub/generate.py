@@ -19,6 +19,7 @@ from flax_transformer.decode import (
     Context,
     Contrastive,
     Decoded,
+    Drafted,
     Greedy,
     Sampling,
     beam_search,
@@ -33,7 +34,7 @@ from flax_transformer.decode.chain import Process, refuse_nan
 from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.generated import Generated, generated_of, sequences_of
+from flax_transformer.hub.generated import Generated, generated_of
 from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
 from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
@@ -82,9 +83,7 @@ def generate(
         windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
-      assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes `num_assistant_tokens` at a time;
-        those are kept that the model would have written, greedily or with its probabilities: see `decode.assisted`.
-        `prompt_lookup_num_tokens` proposes without one. Rows of a batch go on from different positions.
+      assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes tokens: see `decode.assisted`.
       past: of `hub.read_prompt`, what every row begins with, its tokens included, and need not be read again.
       process: a function of logits before they are chosen from, as `decode.greedy` has it, after the settings' own.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
@@ -101,21 +100,31 @@ def generate(
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
     if return_dict_in_generate:
         settings.pop("output_scores", None)
-    job, drafted = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
+    job, watch = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
     if stop_strings is not None or streamer is not None:
-        if job.assistant is not None or return_dict_in_generate:
-            what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
-            raise ValueError(f"stop_strings and a streamer watch single tokens, and go without {what}")
-        watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
+        _check_watched(job, return_dict_in_generate)
+        watch = Watch.of(stop_strings, streamer, tokenizer or pretrained.tokenizer)
+    decoded, drafted = _decode(pretrained, job, watch)
+    generated = generated_of(job.prompt, decoded, job.count, drafted)
+    return generated if return_dict_in_generate else generated.sequences
+
+
+def _check_watched(job: "_Job", scores: bool) -> None:
+    if job.assistant is not None or scores:
+        what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
+        raise ValueError(f"stop_strings and a streamer watch single tokens, and go without {what}")
+
+
+def _decode(pretrained: Any, job: "_Job", watch: Watch | None) -> tuple[Decoded, Drafted | None]:
+    """Run the loop of a call; give beside how far a draft was right, if there is one."""
+    drafted = None
+    if watch is not None:
         decoded = watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad)
     elif job.assistant is not None:
         decoded, drafted = run_assisted(pretrained.decoder, job.assistant, job.task)
     else:
         decoded = run(pretrained.decoder, job.task)
-    decoded = refuse_nan(decoded)
-    if return_dict_in_generate:
-        return generated_of(job.prompt, decoded, job.count, drafted)
-    return sequences_of(job.prompt, decoded, job.count)
+    return refuse_nan(decoded), drafted
 
 
 def stream_tokens(

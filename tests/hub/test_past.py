@@ -74,7 +74,8 @@ def test_what_cannot_be_is_named(ours):
 def test_an_encoder_decoder_reads_no_prompt_once():
     from flax_transformer.models.seq2seq import Seq2Seq
 
-    config = with_fields(t5_small(V), embed=12, heads=2, head_width=4, inner=16, depth=1)
+    sizes = {"embed": 12, "heads": 2, "head_width": 4, "inner": 16, "depth": 1, "output_scale": 12**-0.5}
+    config = with_fields(t5_small(V), **sizes)
     t5 = hub.wrap(Seq2Seq(config, rngs=nnx.Rngs(0)), "T5ForConditionalGeneration", decoder_start_token_id=3)
     with pytest.raises(ValueError, match="by decoder-only models of text, a T5ForConditionalGeneration is another"):
         hub.read_prompt(t5, PROMPT)
