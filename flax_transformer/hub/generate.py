@@ -34,7 +34,7 @@ from flax_transformer.decode.chain import Process, refuse_nan
 from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.generated import Generated, generated_of
+from flax_transformer.hub.generated import Generated, generated_of, sequences_of
 from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
 from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
@@ -105,8 +105,8 @@ def generate(
         _check_watched(job, return_dict_in_generate)
         watch = Watch.of(stop_strings, streamer, tokenizer or pretrained.tokenizer)
     decoded, drafted = _decode(pretrained, job, watch)
-    generated = generated_of(job.prompt, decoded, job.count, drafted)
-    return generated if return_dict_in_generate else generated.sequences
+    give = partial(generated_of, drafted=drafted) if return_dict_in_generate else sequences_of
+    return give(job.prompt, decoded, job.count)
 
 
 def _check_watched(job: "_Job", scores: bool) -> None:

@@ -51,9 +51,12 @@ def sequences_of(prompt: Any, decoded: Decoded, count: int) -> Array:
 
 def generated_of(prompt: Any, decoded: Decoded, count: int, drafted: Drafted | None = None) -> Generated:
     """Return sequences with their scores; arguments as `sequences_of`'s."""
-    longest = _longest(decoded, count)
-    flat = decoded.logprobs[..., :longest].reshape(-1, longest), decoded.scores.ravel(), decoded.lengths.ravel()
-    return Generated(sequences_of(prompt, decoded, count), *flat, *(drafted or ()))
+    longest, parts = _longest(decoded, count), (decoded.logprobs, decoded.scores, decoded.lengths)
+    known = not isinstance(decoded.tokens, jax.core.Tracer)  # on the host, where nothing is compiled
+    logprobs, scores, lengths = map(np.asarray, parts) if known else parts
+    flat = logprobs[..., :longest].reshape(-1, longest), scores.reshape(-1), lengths.reshape(-1)
+    return Generated(sequences_of(prompt, decoded, count), *(map(jax.device_put, flat) if known else flat),
+                     *(drafted or ()))  # fmt: skip
 
 
 def _longest(decoded: Decoded, count: int) -> int:
