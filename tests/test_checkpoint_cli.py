@@ -140,6 +140,7 @@ def test_convert_takes_any_step_of_a_run(run, folders, tmp_path):
         (("generate", "masked", "the"), "a BertForMaskedLM generates no text: it is no language model"),
         (("generate", "causal", "the", "--stop", ""), "stop texts must not be empty"),
         (("generate", "causal", "the", "--num-beams", 2, "--top-k", 3), "sampling has no beams"),
+        (("generate", "causal", "--chat", "--assistant", "x"), "line by line, got --assistant too"),
         (("generate", "causal", "the", "--chat"), "a chat is for people, line by line, got a prompt too"),
         (("fill-mask", "masked", "the dog"), "the text must have the mask token <mask>, got 'the dog'"),
         (("fill-mask", "causal", "the <mask>"), "got a GPT2LMHeadModel"),
@@ -169,3 +170,15 @@ def test_the_run_of_another_kind_is_named(run, tmp_path):
     code, _, err = run("generate", tmp_path, "the")
     assert code == 1
     assert "is the run of a Recipe and does not say which checkpoint it trains" in err
+
+
+@pytest.mark.parametrize("options", [(), ("--temperature", 1.3, "--top-k", 1)])
+def test_an_assistant_and_a_lookup_change_no_text(run, folders, options):
+    """Of one token that may be drawn the distribution has one text."""
+    told = ("generate", folders / "causal", "the dog", "--max-new-tokens", 12, *options)
+    plain = run(*told)[1]
+    assert run(*told, "--assistant", folders / "causal", "--num-assistant-tokens", 3)[1] == plain
+    assert run(*told, "--prompt-lookup-num-tokens", 3)[1] == plain
+    code, _, err = run(*told, "--assistant", folders / "masked")
+    assert code == 1
+    assert "the same tokenizer" in err or "must read what" in err

@@ -46,6 +46,7 @@ def blocks(text: str, language: str = "python") -> list[str]:
 SECTIONS = [(page, title) for page in PAGES for title in parts(page)[1]]
 SECTIONS += [(page, title) for page in GUIDES for title, section in parts(page)[1].items() if blocks(section)]
 SECTIONS.append(("text", "Forms of data"))
+RUN = [*SECTIONS, *(("text", title) for title in ("Long texts", "Generating"))]
 
 
 def program(page: str, title: str) -> str:
@@ -54,7 +55,7 @@ def program(page: str, title: str) -> str:
 
 
 @pytest.mark.rotates
-@pytest.mark.parametrize(("page", "title"), share(SECTIONS, 3, of=9))
+@pytest.mark.parametrize(("page", "title"), share(RUN, 3, of=9))
 def test_a_section_runs_and_prints_what_it_says(page, title):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

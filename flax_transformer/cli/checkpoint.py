@@ -44,6 +44,10 @@ class Writing:
     """Sequences of that many tokens occur only once."""
     num_return_sequences: int | None = None
     """Texts for each prompt."""
+    prompt_lookup_num_tokens: int | None = None
+    """Tokens that are proposed at a time from what followed the last ones before, and checked at once."""
+    num_assistant_tokens: int | None = None
+    """Tokens that --assistant proposes at a time; 5 by default."""
     cache: Literal["int8", "float8_e4m3fn"] | None = None
     """What keys and values of earlier tokens are rounded to."""
 
@@ -70,6 +74,7 @@ def generate(
     /,
     how: Annotated[Writing, tyro.conf.arg(name="")] = Writing(),
     pixels: Annotated[Images, tyro.conf.arg(name="")] = Images(),
+    assistant: str | None = None,
     stop: tuple[str, ...] = (),
     seed: int = 0,
     stream: bool = True,
@@ -84,6 +89,7 @@ def generate(
       prompt: Text to go on from; without it every line of standard input is one, and every text printed as one line.
       how: Settings.
       pixels: Settings of images.
+      assistant: Smaller checkpoint with the same tokenizer, which proposes tokens that are then checked at once.
       stop: Texts at which to stop.
       seed: Of sampling.
       stream: Whether to print a text while it is written, where output is a terminal.
@@ -101,11 +107,14 @@ def generate(
         raise ValueError("a prompt must not be empty")
     settings = {name: value for name, value in asdict(how).items() if value is not None}
     settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
-    if chat and (prompt is not None or jsonl):
-        raise ValueError(f"a chat is for people, line by line, got {'--jsonl' if jsonl else 'a prompt'} too")
+    if chat and (prompt is not None or jsonl or assistant):
+        what = "a prompt" if prompt is not None else "--jsonl" if jsonl else "--assistant"
+        raise ValueError(f"a chat is for people, line by line, got {what} too")
     lines = read_lines() if prompt is None and not chat else []
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
-    writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config)
+    opened = open_checkpoint(checkpoint, revision=revision)
+    writer = TextGenerator(opened, config, assistant and open_checkpoint(assistant))
+    pieces = stream and not (jsonl or writer.at_once or writer.chosen.num_return_sequences > 1)
     if chat:
         _chat(writer)
     elif prompt is None:
@@ -114,12 +123,7 @@ def generate(
             for line, texts in zip(part, writer(part, first=i), strict=True):
                 whole = [line + text if writer.continues else text for text in texts]
                 put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
-    elif (
-        stream
-        and not jsonl
-        and writer.chosen.num_beams == writer.chosen.num_return_sequences == 1
-        and sys.stdout.isatty()
-    ):
+    elif pieces and sys.stdout.isatty():
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:
         whole = [prompt + text if writer.continues else text for text in writer([prompt])[0]]

@@ -153,7 +153,7 @@ def advance(step: Step, state: State, keys: Keys | None, config: Greedy, process
         logits = process(logits, state.tokens, state.t)
     logits, token = _choose(logits, state.t, keys, config)
     token = jnp.where(state.done | broken, config.pad, token.astype(state.token.dtype))
-    logprob = jnp.where(state.done, 0.0, jnp.where(broken, jnp.nan, _logprob(logits, token)))
+    logprob = jnp.where(state.done, 0.0, jnp.where(broken, jnp.nan, log_probability(logits, token)))
     done, tokens = state.done | broken | is_end(token, config), _put(state.tokens, token, state.t)
     if config.stop:
         done |= ends_with(tokens, state.t + 1, config.stop).any(-1)
@@ -170,9 +170,9 @@ def _choose(
     return logits, sample_logits(jax.vmap(jax.random.fold_in, (0, None))(keys, t), logits)
 
 
-def _logprob(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
+def log_probability(logits: Float[Array, "*B V"], token: Int[Array, "*B"]) -> Float[Array, "*B"]:
     """Return the log-probability of a token of each row: -inf where a process has left none."""
-    chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
+    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - jax.nn.logsumexp(logits, axis=-1))
 
 

@@ -12,6 +12,7 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.sampling import Cutoff
 
 SHORTEST = 32
 """Generated tokens a cache has room for at first. Every doubling is compiled by itself."""
@@ -160,13 +161,15 @@ class Greedy:
 class Sampling(Greedy):
     """Draw each token after the filters of `ops.sampling.filter_logits`, in its order."""
 
-    TRACED: ClassVar[tuple[str, ...]] = ("limit", "temperature", "top_k", "top_p", "min_p", "typical_p")
+    TRACED: ClassVar[tuple[str, ...]] = ("limit", "temperature", "top_k", "top_p", "min_p", "typical_p", "cutoff")
 
     temperature: float | Float[Array, ""] = 1.0
     top_k: int | None = None
     top_p: float | Float[Array, ""] = 1.0
     min_p: float | Float[Array, ""] | None = None
     typical_p: float | Float[Array, ""] = 1.0
+    cutoff: Cutoff | None = None
+    """Epsilon, eta and top-H."""
     most: int | None = field(init=False, repr=False, default=None)
     """What `top_k` does not exceed: the size that is compiled in."""
 

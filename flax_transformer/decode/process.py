@@ -19,6 +19,23 @@ from flax_transformer.frozen import frozen
 
 
 @frozen
+class SourceRules:
+    """What generated sequences have to do with what they are made from: an encoder's source, or else the prompt."""
+
+    repetition_penalty: float = 1.0
+    """Above 1 the tokens of the source become more likely: `encoder_repetition_penalty`."""
+    no_repeat_ngram: int = 0
+    """n of the n-grams of the source that may not occur: `encoder_no_repeat_ngram_size`; 0 for no such rule."""
+
+    def __post_init__(self) -> None:
+        if not self.repetition_penalty > 0 or self.no_repeat_ngram < 0:
+            raise ValueError(
+                "of a source repetition_penalty must be positive and no_repeat_ngram not negative, got "
+                f"{self.repetition_penalty} and {self.no_repeat_ngram}"
+            )
+
+
+@frozen
 class Constraints:
     """What generated sequences must and must not contain; the defaults ask for nothing.
 
@@ -26,6 +43,11 @@ class Constraints:
     wins, which is the order in which they are applied.
     """
 
+    bias: tuple[tuple[tuple[int, ...], float], ...] = ()
+    """Token sequences and what is added to the logits of their last tokens where the others stand before: above 0 they
+    become more likely."""
+    source: SourceRules = SourceRules()
+    """Rules on the source, which `make_process` is given."""
     repetition_penalty: float = 1.0
     """Divides positive logits of tokens seen before, multiplies negative ones: above 1 they become less likely."""
     no_repeat_ngram: int = 0
@@ -40,6 +62,9 @@ class Constraints:
     """Token forced at the start: `forced_bos_token_id`, which is there ignored after prompts longer than one token."""
     last: int | tuple[int, ...] | None = None
     """Token forced where `max_length` is reached, or several to choose from, all equal: `forced_eos_token_id`."""
+    decay: tuple[int, float] | None = None
+    """After so many generated tokens, how much more likely an end token becomes with each: its logit grows by the
+    n-th power of this number, less one, times its size: `exponential_decay_length_penalty`."""
     suppress: tuple[int, ...] = ()
     """Tokens that are never generated."""
     suppress_first: tuple[int, ...] = ()
@@ -56,6 +81,10 @@ class Constraints:
             raise ValueError(
                 f"no_repeat_ngram and min_length must not be negative, got {self.no_repeat_ngram} and {self.min_length}"
             )
+        if not all(sequence for sequence, _ in self.bias):
+            raise ValueError(f"a bias is of at least one token, got {self.bias}")
+        if self.decay is not None and (not self.ends or not self.decay[1] > 0):
+            raise ValueError(f"decay must be positive and needs eos, the tokens that it is of, got {self.decay}")
         if not all(self.bad_words):
             raise ValueError(f"bad_words must have at least one token each, got {self.bad_words}")
         if min(self.tokens, default=0) < 0:
@@ -75,7 +104,8 @@ class Constraints:
         """All tokens named in any constraint."""
         forced = (*_several(self.first), *_several(self.last))
         times = () if self.timestamps is None else (self.timestamps.begin, self.timestamps.end)
-        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress, *self.suppress_first, *times)
+        biased = sum((sequence for sequence, _ in self.bias), ())
+        return (*biased, *sum(self.bad_words, ()), *self.ends, *forced, *self.suppress, *self.suppress_first, *times)
 
 
 def make_process(
@@ -84,6 +114,7 @@ def make_process(
     padding: Int[Array | np.ndarray, "B"] | None = None,
     limit: int | Int[Array, ""] | None = None,
     *,
+    source: Int[Array | np.ndarray, "B S"] | None = None,
     any_numbers: bool = False,
 ) -> Process | None:
     """Make the `process` that keeps `greedy`, `sample` or `beam_search` within the constraints; None if there are none.
@@ -94,6 +125,7 @@ def make_process(
       padding: pad tokens at the beginning of each row, which then are not penalised as repeated. N-grams and bad words
         look at them even so, as they do in Hugging Face, unless they are negative.
       limit: that of the decoding config, where `last` is forced; `max_length` by default.
+      source: tokens that the rules on it are about, negative where there is none.
       any_numbers: whether the program is also to serve a penalty and a `min_length` where now there is none; it costs
         a gather of the tokens so far at each step.
 
@@ -104,18 +136,22 @@ def make_process(
     >>> process(jnp.zeros((1, 4)), jnp.zeros((1, 9), int), jnp.array(0)).tolist()
     [[-inf, -inf, 0.0, 0.0]]
     """
+    if constraints.source != SourceRules() and source is None:
+        raise ValueError(f"rules on a source need its tokens, got none and {constraints.source}")
     if padding is not None and (prompt is None or padding.shape != prompt.shape[:1]):
         shape = None if prompt is None else prompt.shape
         raise ValueError(f"padding must be one number for each row of the prompt, got {padding.shape}, prompt={shape}")
     c = constraints
-    if replace(c, min_length=0, eos=()) == Constraints() and not c.min_length and not any_numbers:
+    plain = replace(c, min_length=0, decay=None, eos=()) == Constraints()
+    if plain and not c.min_length and c.decay is None and not any_numbers:
         return None
     numbers = {
         "penalty": None if c.repetition_penalty == 1 and not any_numbers else c.repetition_penalty,
         "min_length": c.min_length if any_numbers and c.ends else c.min_length or None,
         "limit": limit,
     }
-    return _Constrained(replace(c, repetition_penalty=1.0, min_length=0), prompt, padding, **numbers)
+    source = None if constraints.source == SourceRules() else source
+    return _Constrained(replace(c, repetition_penalty=1.0, min_length=0), prompt, padding, source, **numbers)
 
 
 @jax.tree_util.register_dataclass
@@ -126,6 +162,7 @@ class _Constrained:
     constraints: Constraints = field(metadata={"static": True})
     prompt: Int[Array | np.ndarray, "B P"] | None
     padding: Int[Array | np.ndarray, "B"] | None
+    source: Int[Array | np.ndarray, "B S"] | None
     penalty: float | Float[Array, ""] | None
     min_length: int | Int[Array, ""] | None
     limit: int | Int[Array, ""] | None
@@ -139,6 +176,14 @@ class _Constrained:
         words = tuple(word for word in c.bad_words if word not in {(end,) for end in c.ends})
         seen, first, count = self._seen(tokens, t)
 
+        if c.bias:
+            logits = add_bias(logits, seen, count, c.bias)
+        if self.source is not None:
+            source = jnp.repeat(self.source, len(tokens) // len(self.source), axis=0).astype(tokens.dtype)
+            known = jnp.where(source < 0, vocabulary, source)
+            logits = penalize_repetition(logits, known, 0, known.shape[1], 1.0 / c.source.repetition_penalty)
+            if c.source.no_repeat_ngram:
+                logits = forbid_source_ngram(logits, source, seen, count, c.source.no_repeat_ngram)
         if self.penalty is not None:
             logits = penalize_repetition(logits, seen, first, count, self.penalty)
         if c.no_repeat_ngram:
@@ -152,6 +197,9 @@ class _Constrained:
         if c.last is not None:
             end = tokens.shape[-1] if self.limit is None else self.limit
             logits = jnp.where(t == end - 1, _only(c.last, vocabulary), logits)
+        if c.decay is not None:
+            more = jnp.abs(logits) * (c.decay[1] ** jnp.maximum(t - c.decay[0], 0).astype(jnp.float32) - 1.0)
+            logits = logits + jnp.where(_among(c.ends, vocabulary) & jnp.isfinite(logits), more, 0.0)
         if c.suppress:
             logits = jnp.where(_among(c.suppress, vocabulary), -jnp.inf, logits)
         if c.suppress_first:
@@ -163,6 +211,20 @@ class _Constrained:
             total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
             logits = logits - jnp.where(jnp.isfinite(total), total, 0.0)
         return logits
+
+    def each(self, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, "R"]) -> Float[Array, "R V"]:
+        """Process rows of which each has generated another number of tokens: see `process_rows`."""
+
+        names = "prompt", "padding", "source"
+
+        def one(own, logits, tokens, t):
+            return replace(self, **dict(zip(names, own, strict=True)))(logits[None], tokens[None], t)[0]
+
+        def repeat(x):
+            return jnp.repeat(x, len(logits) // len(x), axis=0)[:, None]
+
+        given = tuple(None if x is None else repeat(x) for x in (getattr(self, name) for name in names))
+        return jax.vmap(one)(given, logits, tokens, t)
 
     def _seen(self, tokens: Int[Array, "R M"], t: Int[Array, ""]) -> tuple[Array, Array | int, Array]:
         """Put the prompt before the generated tokens; say too where they begin in each row, and where they end."""
@@ -177,6 +239,22 @@ class _Constrained:
 
         seen = jnp.concatenate([repeat(self.prompt).astype(tokens.dtype), tokens], axis=-1)
         return seen, 0 if self.padding is None else repeat(self.padding), length + t
+
+
+def process_rows(
+    process: Process | None, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, "R"]
+) -> Float[Array, "R V"]:
+    """Process rows of which each has generated another number of tokens.
+
+    Args:
+      process: as in `greedy`; None changes nothing. It is given each row by itself, unless it has a method `each` with
+        these arguments, as what `make_process` makes has, which knows of each row's own prompt.
+    """
+    if process is None:
+        return logits
+    if hasattr(process, "each"):
+        return process.each(logits, tokens, t)
+    return jax.vmap(lambda logits, tokens, t: process(logits[None], tokens[None], t)[0])(logits, tokens, t)
 
 
 def penalize_repetition(
@@ -197,6 +275,46 @@ def penalize_repetition(
     # The product that XLA makes of a division by a constant, so that a traced penalty gives the same bits.
     new = jnp.where(old < 0, old * penalty, old * (1.0 / jnp.asarray(penalty, jnp.float32)))
     return _set(logits, jnp.where(inside, tokens, logits.shape[-1]), new)
+
+
+def add_bias(
+    logits: Float[Array, "R V"],
+    tokens: Int[Array, "R S"],
+    count: int | Int[Array, ""],
+    bias: tuple[tuple[tuple[int, ...], float], ...],
+) -> Float[Array, "R V"]:
+    """Add to the logits of what would complete a sequence at the end of the first `count` tokens.
+
+    >>> add_bias(jnp.zeros((1, 4)), jnp.array([[3, 1, 0]]), 2, (((2,), 1.0), ((1, 3), 2.0), ((2, 0), 4.0))).tolist()
+    [[0.0, 0.0, 1.0, 2.0]]
+    """
+    begun = ends_with(tokens, count, tuple(sequence[:-1] for sequence, _ in bias))
+    last, more = (jnp.array(x) for x in zip(*((sequence[-1], each) for sequence, each in bias), strict=True))
+    return logits.at[:, last].add(jnp.where(begun, more.astype(logits.dtype), 0.0))
+
+
+def forbid_source_ngram(
+    logits: Float[Array, "R V"],
+    source: Int[Array, "R L"],
+    tokens: Int[Array, "R S"],
+    count: int | Int[Array, ""],
+    n: int,
+) -> Float[Array, "R V"]:
+    """Forbid what would complete an n-gram of the source at the end of the first `count` tokens.
+
+    Negative tokens stand for none.
+
+    >>> forbid_source_ngram(jnp.zeros((1, 4)), jnp.array([[1, 2, 1, 3]]), jnp.array([[0, 1, 0]]), 2, 2).tolist()
+    [[0.0, 0.0, -inf, -inf]]
+    """
+    windows = source.shape[-1] - n + 1
+    if windows < 1:
+        return logits
+    last = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(count - (n - 1), 0), n - 1, axis=-1)
+    match = (source[:, n - 1 :] >= 0) & (count >= n - 1)
+    for i in range(n - 1):
+        match &= (source[:, i : i + windows] == last[:, i, None]) & (last[:, i, None] >= 0)
+    return _set(logits, jnp.where(match, source[:, n - 1 :], logits.shape[-1]), -jnp.inf)
 
 
 def forbid_repeated_ngram(

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.decode.chain import Grow, Process, State, Step, advance, finish, refuse_nan, running, sizes, start
+from flax_transformer.decode.compose import traceable
 from flax_transformer.decode.config import Beam, Decoded, Greedy, Sampling, room
 from flax_transformer.ops.sampling import Keys, each_row
 
@@ -55,7 +55,7 @@ def stream(
     # Own buffers, because each call of the compiled function consumes those of the one before.
     state = jax.tree.map(jnp.copy, _start(cache, prompt, config))
     # Taken apart once: doing so at each call costs half a millisecond for a model of 200 arrays.
-    leaves, tree = jax.tree.flatten((_traceable(step), keys, _traceable(process), config))
+    leaves, tree = jax.tree.flatten((traceable(step), keys, traceable(process), config))
     forward = partial(_advance, leaves, tree=tree, chunk=chunk)
     return _stream(forward, state, config, grow, chunk)
 
@@ -103,8 +103,3 @@ def _advance(
     )
     tokens = end.tokens.at[:, state.t + jnp.arange(chunk)].get(mode="fill", fill_value=config.pad)
     return end, (tokens, end.t - state.t, running(end))
-
-
-def _traceable(function: Callable | None) -> Callable | None:
-    """Make a plain function a pytree, which `jit` knows again by the function's identity."""
-    return Partial(function) if jax.tree_util.all_leaves([function]) else function

@@ -7,8 +7,10 @@ from flax_transformer.hub.adapter_target import find_targets as find_targets
 from flax_transformer.hub.call import ModelOutput as ModelOutput
 from flax_transformer.hub.load import Lenient as Lenient
 from flax_transformer.hub.load import load as load
+from flax_transformer.hub.past import read_prompt as read_prompt
 from flax_transformer.hub.pretrained import Pretrained as Pretrained
 from flax_transformer.hub.registry import register as register
+from flax_transformer.hub.resize import resize_token_embeddings as resize_token_embeddings
 from flax_transformer.hub.save import save as save
 from flax_transformer.hub.save import wrap as wrap
 

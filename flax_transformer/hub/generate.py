@@ -17,20 +17,28 @@ from jaxtyping import Array, Bool, Float, Int
 from flax_transformer.decode import (
     Beam,
     Candidates,
+    Context,
+    Contrastive,
     Decoded,
+    Drafted,
     Greedy,
     Sampling,
     beam_search,
     beam_search_with_candidates,
+    compose,
+    contrastive_search,
     greedy,
     make_process,
     sample,
     stream,
 )
-from flax_transformer.decode.chain import refuse_nan
+from flax_transformer.decode.chain import Process, refuse_nan
+from flax_transformer.hub.assist import Assistant, check_assistant, make_assistant, run_assisted
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.generation_input import Given, Start, name_of, start_of
+from flax_transformer.hub.generated import Generated, generated_of, sequences_of
+from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
+from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables, quantize_cache
@@ -49,11 +57,15 @@ def generate(
     pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
+    assistant_model: Any = None,
+    process: Process | None = None,
+    past: Past | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
+    return_dict_in_generate: bool = False,
     **settings: Any,
-) -> Int[Array, "R T"]:
+) -> Int[Array, "R T"] | Generated:
     """Continue prompts, answer sources, or say what is on images: token ids as Hugging Face's `generate` has them.
 
     The n sequences of a prompt stand after one another. They begin with the prompt, those of an encoder-decoder with
@@ -73,9 +85,13 @@ def generate(
         windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
+      assistant_model: a smaller `Pretrained` of the same vocabulary, which proposes tokens: see `decode.assisted`.
+      past: of `hub.read_prompt`, what every row begins with, its tokens included, and need not be read again.
+      process: a function of logits before they are chosen from, as `decode.greedy` has it, after the settings' own.
       stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
       tokenizer: of these; the checkpoint's own by default.
       streamer: has `put`, which is given the prompts and then the next token of each row, and `end`; without beams.
+      return_dict_in_generate: give beside the sequences the scores of their tokens, and how many proposals were kept.
       settings: fields of `Settings`, or a `generation_config` of them: an object of `transformers`, a mapping or a
         file. The checkpoint's own by default.
 
@@ -84,11 +100,33 @@ def generate(
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
-    job = _prepare(pretrained, given, key, settings)
+    if return_dict_in_generate:
+        settings.pop("output_scores", None)
+    job, watch = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
     if stop_strings is not None or streamer is not None:
-        watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
-        return _sequences(job, watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad))
-    return _sequences(job, refuse_nan(run(pretrained.decoder, job.task)))
+        _check_watched(job, return_dict_in_generate)
+        watch = Watch.of(stop_strings, streamer, tokenizer or pretrained.tokenizer)
+    decoded, drafted = _decode(pretrained, job, watch)
+    give = partial(generated_of, drafted=drafted) if return_dict_in_generate else sequences_of
+    return give(job.prompt, decoded, job.count)
+
+
+def _check_watched(job: "_Job", scores: bool) -> None:
+    if job.assistant is not None or scores:
+        what = "return_dict_in_generate" if job.assistant is None else "proposed tokens, which come several at once"
+        raise ValueError(f"stop_strings and a streamer watch single tokens, and go without {what}")
+
+
+def _decode(pretrained: Any, job: "_Job", watch: Watch | None) -> tuple[Decoded, Drafted | None]:
+    """Run the loop of a call; give beside how far a draft was right, if there is one."""
+    drafted = None
+    if watch is not None:
+        decoded = watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad)
+    elif job.assistant is not None:
+        decoded, drafted = run_assisted(pretrained.decoder, job.assistant, job.task)
+    else:
+        decoded = run(pretrained.decoder, job.task)
+    return refuse_nan(decoded), drafted
 
 
 def stream_tokens(
@@ -108,6 +146,7 @@ def stream_tokens(
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
     given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    settings = {**settings, "prompt_lookup_num_tokens": None}
     return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
 
 
@@ -134,6 +173,8 @@ def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarra
     task = job.task
     if isinstance(task.config, Beam):
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
+    if isinstance(task.config, Contrastive):
+        raise ValueError(f"contrastive search cannot be streamed, got penalty_alpha={task.config.alpha}")
     model = pretrained.decoder
     return stream(
         Partial(type(model).step, model), _begin(model, task), jax.device_put(task.begun[:, -1]), task.config,
@@ -157,11 +198,14 @@ class GenerationTask:
     process: Any
     rounds: str | None = field(default=None, metadata={"static": True})
     """What keys and values in the cache are rounded to: see `nn.quantize_cache`."""
+    past: Any = None
+    """The cache of what all rows begin with, before `ids`."""
 
     @property
     def before(self) -> int:
         """Tokens that are in the cache before the loop begins."""
-        return self.start.before(self.ids, self.begun)
+        past = 0 if self.past is None else self.past.padding.shape[1]
+        return past + self.start.before(self.ids, self.begun)
 
     def cache(self, model: Any, beams: int = 1) -> Any:
         """Read the prompt but for its last token."""
@@ -177,12 +221,14 @@ class _Job:
     """What sequences begin with."""
     count: int
     """Tokens to generate at most."""
+    assistant: Assistant | None = None
 
 
-def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any]) -> _Job:
-    config, generation = _said(pretrained)
+def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any], others: Any = (None,) * 3) -> _Job:
+    (assistant, own, past), (config, generation) = others, _said(pretrained)
     chosen = make_settings(config, generation, settings)
     check_key(key)
+    helped = check_assistant(pretrained, assistant, chosen)
     if settings.get("interpolate_pos_encoding") and given.pixel_values is None:
         raise ValueError(f"interpolate_pos_encoding is of images, a {name_of(pretrained)} is given none")
     if given.global_attention_mask is not None:
@@ -199,18 +245,27 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         read = jax.tree.map(lambda x: _on(x).repeat(x, repeats, axis=0), read)
     prompt = read.prompt
     count = chosen.new_tokens(prompt.shape[1], _positions(config))
-    _check_length(model.cfg.embedding, prompt.shape[1] + count)
+    for each in (model,) if assistant is None else (model, assistant.model):
+        # Of contrastive search the last token is read before it is chosen.
+        _check_length(each.cfg.embedding, prompt.shape[1] + count + chosen.searches)
     _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
     seen, padding = prompt, None
+    if past is not None and (chosen.searches or assistant is not None):
+        raise ValueError("a prompt that is read once goes without assistant_model and contrastive search")
+    rest = None if past is None else past.rest(read, model.cfg)
     if isinstance(read.tokens, np.ndarray):
         read, seen = start.pad(model.cfg, read)
     if start.continues and read.mask is not None:
         padding = _on(read.mask).argmax(read.mask != 0, axis=1)
     constraints = chosen.constraints(prompt.shape[1])
-    process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
+    source = read.tokens if read.mask is None else _on(read.mask).where(read.mask != 0, read.tokens, NOTHING)
+    process = make_process(constraints, seen, padding, count, source=source, any_numbers=chosen.do_sample)
+    process = compose(process, own)
     begun = prompt[:, -1:] if start.continues else prompt
-    task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process, chosen.cache)
-    return _Job(task, prompt, count)
+    ids, mask = (read.source, read.mask) if rest is None else rest
+    task = GenerationTask(start, ids, mask, begun, keys, chosen.config(count), process, chosen.cache,
+                          None if past is None else past.cache)  # fmt: skip
+    return _Job(task, prompt, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
 
 
 def _said(pretrained: Any) -> tuple[Fields, Fields]:
@@ -228,7 +283,9 @@ def run(model: Any, task: GenerationTask) -> Decoded:
     """Run the decoding loop of a task."""
     config, model = task.config, own_tables(model)
     if isinstance(config, Beam):
-        return _searched(beam_search, model, task)
+        return _run_beams(beam_search, model, task)
+    if isinstance(config, Contrastive):
+        return _run_contrastive(model, task)
     cache = task.cache(model)
     options = {"process": task.process, "grow": partial(_grow, task.before)}
     step, last = partial(type(model).step, model), jnp.asarray(task.begun)[:, -1]
@@ -237,12 +294,30 @@ def run(model: Any, task: GenerationTask) -> Decoded:
     return greedy(step, cache, last, config, **options)
 
 
+def _run_contrastive(model: Any, task: GenerationTask) -> Decoded:
+    """Run contrastive search, which begins after all of the prompt."""
+    if not (task.start.continues and hasattr(model, "step_state")):
+        raise ValueError("contrastive search (penalty_alpha) is for decoder-only models of text, this is another")
+    config, table = task.config, model.cfg.embedding
+    over = max(task.ids.shape[1] - table.max_length, 0) if table.position == "learned" else 0  # all of it padding
+    ids, before = jnp.asarray(task.ids)[:, over:], task.ids.shape[1] - over
+    seen = None if task.mask is None else jnp.asarray(task.mask)[:, over:] != 0
+    states, cache = model.read(ids, None if seen is None else ~seen)
+    first = model.output(states[:, -1:]).logits()[:, 0]
+    k = min(config.top_k, first.shape[-1])
+    cache = quantize_cache(cache.fork(k, before + config.stages[0]), task.rounds)
+    return contrastive_search(
+        partial(type(model).step_state, model), cache, Context(first, states, seen), config,
+        reorder=lambda cache, rows: cache.reorder(rows), process=task.process, grow=partial(_grow, before),
+    )  # fmt: skip
+
+
 @jax.jit
 def _run_watched(model: Any, task: GenerationTask) -> tuple[Decoded, Candidates]:
-    return _searched(beam_search_with_candidates, own_tables(model), task)
+    return _run_beams(beam_search_with_candidates, own_tables(model), task)
 
 
-def _searched(search: Callable, model: Any, task: GenerationTask) -> Any:
+def _run_beams(search: Callable, model: Any, task: GenerationTask) -> Any:
     """Run one of the two forms of beam search."""
     return search(
         partial(type(model).step, model), task.cache(model, task.config.beams), jnp.asarray(task.begun)[:, -1],
@@ -265,20 +340,6 @@ def _sequence_keys(key: Keys, *, rows: int, repeats: int) -> Keys:
     """Derive a key for each sequence of each prompt, which does not depend on how many there are."""
     sequences = partial(row_keys, rows=np.arange(repeats))
     return jax.vmap(sequences)(each_row(key, (rows,))).reshape(-1)
-
-
-def _sequences(job: _Job, decoded: Decoded) -> Array:
-    """Put prompts before what was generated; outside of transforms, end with the longest."""
-    tokens, count = decoded.tokens, job.count
-    if not isinstance(tokens, jax.core.Tracer):
-        if isinstance(job.prompt, np.ndarray):
-            tokens = np.asarray(tokens)
-        count = int(decoded.lengths.max())
-    tokens = tokens[..., :count]
-    on, rows = _on(tokens), tokens.reshape(-1, count)
-    prompt = on.repeat(job.prompt, tokens.shape[1], axis=0)
-    whole = on.concatenate([prompt, rows.astype(prompt.dtype)], axis=1)
-    return jax.device_put(whole) if on is np else whole
 
 
 def _on(array: Any) -> Any:

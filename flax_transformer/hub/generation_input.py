@@ -255,6 +255,8 @@ def _as_it_is(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.n
 def _causal_cache(model: Any, task: Any, length: int, beams: int) -> Any:
     ids, mask, before = task.ids, task.mask, task.before
     beside = {}
+    if task.past is not None:
+        return model.read_on(task.past, ids[:, :-1], mask[:, :-1] == 0)[1].fork(beams, before + length)
     if isinstance(ids, dict):
         ids, beside = ids["tokens"], {"images": ids["images"]}
     elif not before:

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "init": "hub.load(folder) has parameters, and Lenient(initialise=…) makes some new",
     "get_text_features": "pretrained(input_ids=…).text_embeds are they, of length 1",
     "get_image_features": "pretrained(pixel_values=…).image_embeds are they, of length 1",
-    "resize_token_embeddings": "hub.Lenient(config={'vocab_size': …}, initialise=(…,)) makes a table anew",
+    "resize_token_embeddings": "hub.resize_token_embeddings(pretrained, count) gives the checkpoint with so many",
     "generation_config": "pretrained.generation has its fields",
     "set_adapter": "pretrained.choose(name) computes with an adapter that hub.load(…, adapters={name: …}) holds",
     "disable_adapter": "pretrained.choose(None) computes without",

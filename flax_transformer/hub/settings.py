@@ -9,12 +9,13 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from flax_transformer.decode import Beam, Constraints, Greedy, PowerPenalty, Sampling, room
+from flax_transformer.decode import Beam, Constraints, Contrastive, Greedy, PowerPenalty, Sampling, SourceRules, room
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import read_json
 from flax_transformer.listing import listed
 from flax_transformer.nn.quantized import ACTIVATIONS
+from flax_transformer.ops.sampling import Cutoff
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
@@ -22,22 +23,11 @@ Tokens = int | tuple[int, ...] | None
 UNSUPPORTED = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
-    "penalty_alpha": None,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_h": None,
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
     "remove_invalid_values": False,
-    "exponential_decay_length_penalty": None,
-    "sequence_bias": None,
     "guidance_scale": None,
     "dola_layers": None,
 }
 """Settings of a generation_config.json that change what is generated, and the value that changes nothing."""
-
-DRAWN = ("epsilon_cutoff", "eta_cutoff", "top_h")
-"""Those of them that only sampling looks at."""
 
 DEFAULT = 20
 """New tokens, where nothing says how many."""
@@ -65,17 +55,37 @@ class Settings:
     top_p: float = 1.0
     min_p: float | None = None
     typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    """0 for none, as `epsilon_cutoff`."""
+    top_h: float | None = None
+    penalty_alpha: float | None = None
+    """α of contrastive search among `top_k` tokens, without sampling and beams; see `decode.contrastive_search`."""
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     num_return_sequences: int = 1
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    encoder_repetition_penalty: float = 1.0
+    """Of an encoder-decoder the tokens of the source, of others those of the prompt; and so with n-grams."""
+    encoder_no_repeat_ngram_size: int = 0
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
+    """Token sequences, each with what is added to its last token's logits."""
+    exponential_decay_length_penalty: tuple[int, float] | None = None
+    """Generated tokens after which an end token becomes more likely, and by what factor with each."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
     renormalize_logits: bool = False
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     """Token sequences that end a row; they stay at its end."""
+    prompt_lookup_num_tokens: int | None = None
+    """Tokens that are proposed at a time where the last ones occurred before; None: nothing is looked up."""
+    max_matching_ngram_size: int = 2
+    """Last tokens that are looked up; where they did not occur, fewer are."""
+    num_assistant_tokens: int = 5
+    """Tokens that an `assistant_model` proposes at a time, always as many: 20 in Hugging Face, where fewer are of which
+    it is not certain."""
     cache: str | None = None
     """What keys and values of earlier tokens are rounded to, by `nn.quantize_cache`; None: they are not. Hugging Face
     has `cache_implementation="quantized"` for it."""
@@ -88,7 +98,10 @@ class Settings:
     forced_eos_token_id: Tokens = None
 
     def __post_init__(self):
-        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences"):
+        for name in (
+            "max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prompt_lookup_num_tokens",
+            "max_matching_ngram_size", "num_assistant_tokens",
+        ):  # fmt: skip
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.cache not in (None, *ACTIVATIONS):
@@ -105,6 +118,11 @@ class Settings:
     def ends(self) -> tuple[int, ...]:
         """The end tokens."""
         return _several(self.eos_token_id)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a token is chosen by contrastive search."""
+        return bool(self.penalty_alpha and (self.top_k or 0) > 1) and not self.do_sample and self.num_beams == 1
 
     @property
     def padding(self) -> int | None:
@@ -149,9 +167,13 @@ class Settings:
         if self.do_sample:
             # 0 keeps all as None does, and shares the program of other numbers.
             filters = {"top_p": self.top_p, "min_p": self.min_p or 0.0, "typical_p": self.typical_p}
+            if self.epsilon_cutoff or self.eta_cutoff or self.top_h:
+                filters["cutoff"] = Cutoff(self.epsilon_cutoff, self.eta_cutoff, self.top_h or None)
             return Sampling(**shared, temperature=self.temperature, top_k=self.top_k or None, **filters)
         if self.num_beams == 1:
-            return Greedy(**shared)
+            return (
+                Contrastive(**shared, alpha=self.penalty_alpha, top_k=self.top_k) if self.searches else Greedy(**shared)
+            )
         return Beam(
             **shared, beams=self.num_beams, length_penalty=PowerPenalty(alpha=self.length_penalty),
             early_stopping=self.early_stopping, n_best=self.num_return_sequences,
@@ -160,6 +182,11 @@ class Settings:
     def constraints(self, prompt: int) -> Constraints:
         """Make the constraints on what is generated after a prompt of that many tokens."""
         return Constraints(
+            bias=self.sequence_bias,
+            source=SourceRules(
+                repetition_penalty=self.encoder_repetition_penalty, no_repeat_ngram=self.encoder_no_repeat_ngram_size
+            ),
+            decay=self.exponential_decay_length_penalty if self.ends else None,
             repetition_penalty=self.repetition_penalty,
             no_repeat_ngram=self.no_repeat_ngram_size,
             bad_words=self.bad_words_ids,
@@ -179,11 +206,10 @@ NULLABLE = tuple(each.name for each in dataclasses.fields(Settings) if each.defa
 
 
 HINTS = {
-    "logits_processor": "decode.greedy(step, cache, …, process=…) takes a function of logits",
+    "logits_processor": "process=… takes a function of logits, tokens and their number; decode.compose joins several",
     "stopping_criteria": "stop_strings and stop_sequences end a row",
-    "return_dict_in_generate": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
-    "output_scores": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
-    "assistant_model": "one model writes alone",
+    "output_scores": "return_dict_in_generate=True gives the transition_scores of the tokens",
+    "past_key_values": "past=hub.read_prompt(pretrained, ids) is of a prompt that is read once",
     "inputs": "the name is input_ids",
     "max_time": "max_new_tokens ends it",
     "seed": "key=jax.random.key(0) is what sampling draws from",
@@ -249,7 +275,7 @@ def make_settings(config: Fields, generation: Fields, changes: Mapping[str, Any]
     given = {name: value for name, value in changes.items() if value is not None or name in NULLABLE}
     settings = Settings(**read | {name: _setting("", name, value) for name, value in given.items()})
     for name, harmless in UNSUPPORTED.items():
-        if stored.get(name, harmless) not in (harmless, None) and (settings.do_sample or name not in DRAWN):
+        if stored.get(name, harmless) not in (harmless, None):
             raise ValueError(f"generation_config.json has {name}={stored[name]!r}, which is not supported")
     return settings
 

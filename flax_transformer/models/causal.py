@@ -5,7 +5,7 @@ What stands before a text without being of it, an image's states, is its prefix.
 Axes: B batch, T positions, P positions of a prefix or a prompt, D width, V vocabulary.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,10 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.causal_cache import CausalCache
 from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import (
-    Caches,
     Cycle,
     Embedding,
     EmbeddingConfig,
@@ -26,6 +26,7 @@ from flax_transformer.nn import (
     TrunkConfig,
     cache_length,
     each_cache,
+    map_rows,
 )
 from flax_transformer.nn.check import check_hidden, check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
@@ -83,32 +84,6 @@ class CausalConfig(TrunkConfig):
     def build(self, rngs: nnx.Rngs) -> "Causal":
         """Make the model."""
         return Causal(self, rngs=rngs)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class CausalCache:
-    """What decoding carries: each layer's keys and values, and which positions of the prompts are padding."""
-
-    layers: Caches
-    index: Any
-    """Positions written: an int32, or what stands for it in a tree of shapes."""
-    padding: Any = None
-    """[B, P], True where a prompt has no token; None where all are full."""
-    prefix: int = field(default=0, metadata={"static": True})
-    """Positions before the first token, which lengths of a cache do not count."""
-
-    def reorder(self, rows: Int[Array, "R"]) -> "CausalCache":
-        """Select hypotheses: row i continues what row `rows[i]` was, of the same prompt."""
-        return replace(self, layers=each_cache(lambda cache: cache.reorder(rows), self.layers))
-
-    def grow(self, length: int) -> "CausalCache":
-        """Make room for `length` positions in all."""
-        return replace(self, layers=each_cache(lambda cache: cache.grow(self.prefix + length), self.layers))
-
-    def fork(self, beams: int, length: int) -> "CausalCache":
-        """Prepare for `beams` hypotheses of every prompt, up to `length` positions in all."""
-        return replace(self, layers=each_cache(lambda cache: cache.fork(beams, self.prefix + length), self.layers))
 
 
 class Causal(ReadsTokens, Module):
@@ -295,6 +270,18 @@ class Causal(ReadsTokens, Module):
         Raises:
           ValueError: padding that is not a boolean for each token.
         """
+        x, cache = self.read(tokens, padding, prefix=prefix, prefix_lengths=prefix_lengths)
+        return self.output(x[:, -1:]).logits()[:, 0], cache
+
+    def read(
+        self,
+        tokens: Int[Array, "B P"],
+        padding: Bool[Array, "B P"] | None = None,
+        *,
+        prefix: Float[Array, "B S D"] | None = None,
+        prefix_lengths: Int[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B P D"], CausalCache]:
+        """Read prompts as `prefill` does: their last hidden states, and the cache to go on from."""
         if padding is not None and (padding.shape != tokens.shape or padding.dtype != bool):
             raise ValueError(
                 f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
@@ -309,7 +296,22 @@ class Causal(ReadsTokens, Module):
             if prefix_lengths is not None:
                 seen = self._mask(cache.prefix, _ends(prefix_lengths, padding))
             x, cache = self._advance(tokens, replace(cache, padding=padding), seen.at(cache.prefix))
-        return self.output(x[:, -1:]).logits()[:, 0], cache
+        return x, cache
+
+    def read_on(
+        self, cache: CausalCache, tokens: Int[Array, "B T"], padding: Bool[Array, "B T"]
+    ) -> tuple[Float[Array, "B T D"], CausalCache]:
+        """Read more after what one row has read, in each row something else: their last hidden states, and the cache.
+
+        Args:
+          cache: full, of a single row; its own padding is said.
+          padding: True where there is no token.
+        """
+        rows, before = len(tokens), cache.padding.shape[1]
+        layers = each_cache(lambda layer: layer.repeat(rows), cache.layers)
+        whole = jnp.concatenate([jnp.repeat(cache.padding, rows, axis=0), padding], axis=1)
+        cache = replace(cache, layers=layers, padding=whole).grow(before + tokens.shape[1])
+        return self._advance(tokens, cache)
 
     def _read_prefix(self, prefix: Float[Array, "B P D"], length: int) -> tuple[Float[Array, "B P D"], CausalCache]:
         """Put a prefix into a cache, with room for so many tokens after it."""
@@ -322,7 +324,7 @@ class Causal(ReadsTokens, Module):
         return x, replace(empty, layers=layers, index=at + P, prefix=P).grow(length)
 
     def _advance(
-        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None
+        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None, *, inside: bool = False
     ) -> tuple[Float[Array, "R T D"], CausalCache]:
         T, length = tokens.shape[1], cache_length(cache.layers)
         positions = (cache.index - cache.prefix + jnp.arange(T))[None]
@@ -335,6 +337,8 @@ class Causal(ReadsTokens, Module):
             positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
             mask = Mask(dense=visible[:, None, None]) & mask
         mask = self._windowed(mask)
+        if inside and self.cfg.embedding.position == "learned":
+            positions = jnp.minimum(positions, self.cfg.embedding.max_length - 1)
         x = self.embedding(tokens, positions=positions)
         x, layers = self._trunk().extend(x, cache.layers, index=cache.index, mask=mask, positions=positions)
         return x, replace(cache, layers=layers, index=cache.index + T)
@@ -345,6 +349,35 @@ class Causal(ReadsTokens, Module):
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
+
+    def step_state(
+        self, cache: CausalCache, token: Int[Array, "R"]
+    ) -> tuple[Float[Array, "R V"], Float[Array, "R D"], CausalCache]:
+        """Decode one token as `step` does; give its last hidden state beside."""
+        x, cache = self._advance(token[:, None], cache)
+        return self.output(x).logits()[:, 0], x[:, 0], cache
+
+    def extend(
+        self, cache: CausalCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]
+    ) -> tuple[Float[Array, "B T V"], CausalCache]:
+        """Read T more tokens of each row from a position of its own on: the logits after each, and the cache.
+
+        Positions that a learned table does not have are its last one: who asks for them has no use for what comes of
+        it, nor do the positions before.
+
+        Args:
+          cache: by row: `cache.by_row()`.
+          index: positions of each row that are kept, the padding of prompts counted in; what was read after them is
+            forgotten.
+        """
+
+        def row(layers, index, tokens, padding):
+            own = replace(cache, layers=layers, index=index, padding=padding)
+            x, own = self._advance(tokens[None], own, inside=True)
+            return self.output(x).logits()[0], own.layers
+
+        logits, layers = map_rows(row, cache.layers, cache.prefix + index, tokens, cache.padding)
+        return logits, replace(cache, layers=layers)
 
     def for_decoding(self) -> "Causal":
         """Copy the model, laid out for decoding on a CPU: the same function, see `nn.unstack`."""

@@ -28,6 +28,7 @@ from flax_transformer.nn import (
     OutputTable,
     TrunkConfig,
     each_cache,
+    map_rows,
 )
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
@@ -114,6 +115,10 @@ class DecoderCache:
     def reorder(self, rows: Int[Array, "R"]) -> "DecoderCache":
         """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""
         return replace(self, layers=each_cache(lambda cache: cache.reorder(rows), self.layers))
+
+    def by_row(self) -> "DecoderCache":
+        """Let each row go on from another position, as `extend` does."""
+        return replace(self, layers=each_cache(lambda cache: cache.by_row(), self.layers))
 
     def grow(self, length: int) -> "DecoderCache":
         """Make room for `length` tokens in all."""
@@ -330,9 +335,36 @@ class Seq2Seq(OutputDense, Module):
         x, cache = self._advance(cache, token[:, None])
         return self.output(x).logits()[:, 0], cache
 
-    def _advance(self, cache: DecoderCache, tokens: Int[Array, "R T"]) -> tuple[Float[Array, "R T D"], DecoderCache]:
+    def extend(
+        self, cache: DecoderCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]
+    ) -> tuple[Float[Array, "B T V"], DecoderCache]:
+        """Read T more tokens of each row from a position of its own on: the logits after each, and the cache.
+
+        Positions that a learned table does not have are its last one: who asks for them has no use for what comes of
+        it, nor do the positions before.
+
+        Args:
+          cache: by row: `cache.by_row()`.
+          index: positions of each row that are kept; what was read after them is forgotten.
+        """
+
+        def row(layers, index, tokens, mask, memory):
+            own = replace(cache, layers=layers, memory=memory, memory_mask=mask, index=index)
+            x, own = self._advance(own, tokens[None], inside=True)
+            return self.output(x).logits()[0], own.layers
+
+        mask = jax.tree.map(lambda leaf: leaf[:, None], cache.memory_mask)
+        logits, layers = map_rows(row, cache.layers, index, tokens, mask, memory=cache.memory)
+        return logits, replace(cache, layers=layers)
+
+    def _advance(
+        self, cache: DecoderCache, tokens: Int[Array, "R T"], *, inside: bool = False
+    ) -> tuple[Float[Array, "R T D"], DecoderCache]:
         T = tokens.shape[1]
-        x = self.embedding(tokens, positions=cache.index + jnp.arange(T))
+        positions = cache.index + jnp.arange(T)
+        if inside and self.cfg.embedding.position == "learned":
+            positions = jnp.minimum(positions, self.cfg.embedding.max_length - 1)
+        x = self.embedding(tokens, positions=positions)
         x, layers = self.decoder.extend(x, cache.layers, cache.memory, index=cache.index, memory_mask=cache.memory_mask)
         return x, replace(cache, layers=layers, index=cache.index + T)
 

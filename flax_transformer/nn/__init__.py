@@ -20,6 +20,7 @@ from flax_transformer.nn.cache import Memory as Memory
 from flax_transformer.nn.cache import cache_bytes as cache_bytes
 from flax_transformer.nn.cache import cache_length as cache_length
 from flax_transformer.nn.cache import each_cache as each_cache
+from flax_transformer.nn.cache import map_rows as map_rows
 from flax_transformer.nn.cache import quantize_cache as quantize_cache
 from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary

@@ -52,6 +52,14 @@ class LayerCache(ABC):
     def grow(self, length: int) -> "LayerCache":
         """Make room for `length` positions in all."""
 
+    def by_row(self) -> "LayerCache":
+        """Give each row an index of its own, so that rows can go on from different positions: see `map_rows`.
+
+        Raises:
+          ValueError: a cache of more than keys and values, which cannot forget what came after a position.
+        """
+        raise ValueError(f"caches of keys and values can go back to earlier positions, {type(self).__name__} cannot")
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -175,6 +183,32 @@ class KVCache(Memory, LayerCache):
         value = write(self.value, value, "... S K H -> ... K S H", -2)
         return replace(self, key=key, value=value, index=self.index + T, ancestry=self._ancestry(T))
 
+    def by_row(self) -> "KVCache":
+        """Give each row an index of its own: a cache of rows is then one of single sentences, side by side."""
+        if self.ancestry is not None:
+            raise ValueError(f"hypotheses of a sentence are of one length, got {self.beams} beams")
+        if not self.batched:
+            return self
+        rows = self.value.shape[self.index.ndim]
+        return replace(self, index=jnp.broadcast_to(self.index[..., None], (*self.index.shape, rows)))
+
+    def repeat(self, rows: int) -> "KVCache":
+        """Let so many rows go on from what a single sentence has read."""
+        if rows == 1:
+            return self
+        if self.batched or self.ancestry is not None:
+            raise ValueError("a cache of one sentence without beams is repeated, got one of several")
+
+        def spread(x: Array) -> Array:
+            x = jnp.expand_dims(x, self.index.ndim)
+            return jnp.broadcast_to(x, (*x.shape[: self.index.ndim], rows, *x.shape[self.index.ndim + 1 :]))
+
+        return replace(self, key=jax.tree.map(spread, self.key), value=jax.tree.map(spread, self.value))
+
+    def at(self, index: Int[Array, ""]) -> "KVCache":
+        """Forget what comes after the first `index` positions."""
+        return replace(self, index=jnp.broadcast_to(index, self.index.shape).astype(self.index.dtype))
+
     def _ancestry(self, T: int) -> Int[Array, "*B W S"] | None:
         """Note that each hypothesis finds the T positions after `index` in its own slot."""
         if self.ancestry is None:
@@ -269,6 +303,35 @@ Memories = LayerMemory | tuple[LayerMemory, ...]
 def each_cache(function: Callable[[Any], Any], layers: Any) -> Any:
     """Change the cache of every layer, or what it has of a memory."""
     return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
+
+
+def map_rows(
+    function: Callable[..., tuple[Any, Caches]], layers: Caches, index: Int[Array, "B"], *rows: Any,
+    memory: Memories | None = None,
+) -> tuple[Any, Caches]:  # fmt: skip
+    """Apply `function(layers, index, *row) -> (result, layers)` to each row: the cache of a sentence, at its index.
+
+    Args:
+      layers: caches by row, as `LayerCache.by_row` makes them.
+      rows: what else has a row in front.
+      memory: what the layers have of a memory, which the function is given by that name.
+
+    >>> cache = KVCache(jnp.zeros((2, 1, 1, 4)), jnp.zeros((2, 1, 4, 1)), jnp.array(0)).by_row()
+    >>> write = lambda cache, index, x: (index, cache.append(x, x))
+    >>> map_rows(write, cache, jnp.array([2, 0]), jnp.ones((2, 1, 1, 1)))[1].value[:, 0, :, 0].tolist()
+    [[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+    """
+
+    def one(layers: Caches, memory: Memories | None, index: Array, *row: Any) -> tuple[Any, Caches]:
+        given = {} if memory is None else {"memory": memory}
+        return function(each_cache(lambda cache: cache.at(index), layers), index, *row, **given)
+
+    if index.shape == (1,):
+        result, layers = one(layers, memory, *jax.tree.map(lambda x: x[0], (index, *rows)))
+        return jax.tree.map(lambda x: x[None], result), layers
+    axis = (layers[0] if isinstance(layers, tuple) else layers).index.ndim - 1
+    axes = axis, axis, *(0 for _ in (index, *rows))
+    return jax.vmap(one, in_axes=axes, out_axes=(0, axis))(layers, memory, index, *rows)
 
 
 def check_cache_kind(kind: str) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.ops.logit_cutoff import Cutoff, keep_epsilon, keep_eta, keep_top_h
 from flax_transformer.ops.top_k import largest
 
 Number = float | Float[Array, ""]
@@ -120,20 +121,25 @@ def filter_logits(
     top_p: Number = 1.0,
     min_p: Number | None = None,
     typical_p: Number = 1.0,
+    cutoff: Cutoff | None = None,
     most: int | None = None,
 ) -> Float[Array, "*B V"]:
-    """Apply temperature, top-k, the nucleus, min-p and typical-p, in the order of Hugging Face `generate`.
+    """Apply temperature, top-H, top-k, the nucleus, min-p, typical-p, epsilon and eta, in Hugging Face's order.
 
     All of them may be arrays, so that new values need no new program, top-k with `most` beside it; see `keep_top_k`.
 
     >>> filter_logits(jnp.array([0.0, 1.0, 2.0]), temperature=0.5, top_k=2).tolist()
     [-inf, 2.0, 4.0]
     """
+    cutoff = cutoff or Cutoff()
     logits = scale_temperature(logits, temperature)
+    logits = logits if cutoff.top_h is None else keep_top_h(logits, cutoff.top_h)
     logits = keep_top_p(logits, top_p) if top_k is None else keep_top_k(logits, top_k, p=top_p, most=most)
     if min_p is not None:
         logits = keep_min_p(logits, min_p)
-    return keep_typical(logits, typical_p)
+    logits = keep_typical(logits, typical_p)
+    logits = logits if cutoff.epsilon is None else keep_epsilon(logits, cutoff.epsilon)
+    return logits if cutoff.eta is None else keep_eta(logits, cutoff.eta)
 
 
 def _known(number: Number | Count) -> bool:

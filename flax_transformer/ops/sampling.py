@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
+from flax_transformer.ops.logit_cutoff import Cutoff, keep_epsilon, keep_eta, keep_top_h
 from flax_transformer.ops.logit_filter import (
     Count,
     Number,
@@ -20,9 +21,13 @@ from flax_transformer.ops.logit_filter import (
 from flax_transformer.ops.top_k import largest
 
 __all__ = [
+    "Cutoff",
     "each_row",
     "filter_logits",
+    "keep_epsilon",
+    "keep_eta",
     "keep_min_p",
+    "keep_top_h",
     "keep_top_k",
     "keep_top_p",
     "keep_typical",
@@ -57,7 +62,9 @@ def _typed(key: Keys) -> Keys:
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
-def sample_logits(key: Keys, logits: Float[Array, "*B V"], **filters: Number | Count | None) -> Int[Array, "*B"]:
+def sample_logits(
+    key: Keys, logits: Float[Array, "*B V"], **filters: Number | Count | Cutoff | None
+) -> Int[Array, "*B"]:
     """Draw one token per row from the filtered distribution.
 
     Args:

@@ -144,6 +144,10 @@ CHUNK = 8
 """Tokens between two looks at whether a text has come to a stop."""
 
 
+SAMPLE = "The 7 quick brown foxes, jumping over (lazy) dogs: naïve?"
+"""Text that two tokenizers are compared by."""
+
+
 CONTEXT = 8
 """Tokens of a prompt that decide how the first new one is spelled."""
 
@@ -170,10 +174,14 @@ class TextGenerator:
 
     pretrained: Pretrained
     config: WriterConfig = field(default_factory=WriterConfig)
+    assistant: Pretrained | None = None
+    """A smaller checkpoint with the same tokenizer, which proposes tokens: see `assistant_model` of `hub.generate`."""
 
     def __post_init__(self):
         start_of(self.pretrained)
-        tokenizer_of(self.pretrained)
+        tokenizer = tokenizer_of(self.pretrained)
+        if self.assistant is not None and tokenizer_of(self.assistant).encode(SAMPLE) != tokenizer.encode(SAMPLE):
+            raise ValueError("an assistant must have the same tokenizer: it spells another text with the same tokens")
 
     @property
     def continues(self) -> bool:
@@ -184,6 +192,17 @@ class TextGenerator:
     def chosen(self) -> Settings:
         """The settings, and the checkpoint's own where they say nothing."""
         return make_settings(self.pretrained.config, self.pretrained.generation, dict(self.config.settings))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether tokens come only when all are there: beams may change until the end, and drafts come in pieces."""
+        chosen = self.chosen
+        return (
+            chosen.num_beams > 1
+            or chosen.searches
+            or self.assistant is not None
+            or chosen.prompt_lookup_num_tokens is not None
+        )
 
     def __call__(self, prompts: Sequence[str], first: int = 0) -> list[list[str]]:
         """Write on from each prompt, or answer it: one text, or as many as `num_return_sequences` says.
@@ -199,8 +218,8 @@ class TextGenerator:
         if "key" in settings:
             settings["key"] = row_keys(settings["key"], np.arange(first, first + len(prompts)))
         seeds = [row[seen != 0].tolist() if self.continues else [] for row, seen in zip(ids, mask, strict=True)]
-        if self.chosen.num_beams > 1:
-            rows = np.asarray(self.pretrained.generate(ids, mask, **settings))
+        if self.at_once:
+            rows = np.asarray(self.pretrained.generate(ids, mask, assistant_model=self.assistant, **settings))
             rows = rows[:, ids.shape[1] if self.continues else 1 :]
         else:
             rows = self._until_stopped(ids, mask, settings, seeds)

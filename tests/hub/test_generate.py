@@ -41,7 +41,7 @@ def test_generation_config_comes_before_config_and_changes_before_both():
     ("stored", "changes", "message"),
     [
         ({}, {"num_beam": 2}, "there is no setting num_beam; there are max_new_tokens"),
-        ({"penalty_alpha": 0.6}, {}, "generation_config.json has penalty_alpha=0.6, which is not supported"),
+        ({"guidance_scale": 1.5}, {}, "generation_config.json has guidance_scale=1.5, which is not supported"),
         ({}, {"num_beams": 2, "do_sample": True}, "sampling has no beams"),
         ({}, {"num_return_sequences": 2}, "as many sequences can be returned as there are beams"),
     ],

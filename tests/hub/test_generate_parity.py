@@ -71,6 +71,13 @@ CASES = {
     "beam with rules": {**RULES, "num_beams": 3, "forced_bos_token_id": 11},
     "first tokens": {"max_new_tokens": 6, "begin_suppress_tokens": list(range(4, 15))},
     "renormalized": {**RULES, "num_beams": 3, "renormalize_logits": True, "begin_suppress_tokens": [9, 10, 11]},
+    "more rules": {
+        "max_new_tokens": 12,
+        "encoder_repetition_penalty": 1.5,
+        "encoder_no_repeat_ngram_size": 2,
+        "sequence_bias": [[[6], 1.5], [[7, 8], -2.0]],
+        "exponential_decay_length_penalty": (3, 1.2),
+    },
     "filled up with the end token": {**BEAM, "eos_token_id": ENDS, "pad_token_id": 0, "num_return_sequences": 3},
 }
 

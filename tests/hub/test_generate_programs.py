@@ -70,6 +70,30 @@ def test_whatever_numbers_sampling_has_one_program_serves_them(pretrained):
     assert fresh.count == 0
 
 
+WAYS = {
+    "cutoffs": (sampled(epsilon_cutoff=0.01), [{"epsilon_cutoff": 0.02}, {"epsilon_cutoff": 0.0, "eta_cutoff": 0.1}]),
+    "top-h": (sampled(top_h=0.4), [{"top_h": 0.7}, {"top_h": 0.9, "eta_cutoff": 0.1}]),
+    "assistant": (
+        sampled(num_assistant_tokens=2),
+        [{"temperature": 0.7}, {"top_k": 9, "top_p": 0.9}, {"min_new_tokens": 3}],
+    ),
+    "lookup": ({"prompt_lookup_num_tokens": 2}, [{"max_new_tokens": 9}, {"max_new_tokens": 12}]),
+    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, [{"penalty_alpha": 0.2}, {"max_new_tokens": 9}]),
+}
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_choosing_has_one_program_for_its_numbers(pretrained, way):
+    first, others = WAYS[way]
+    given = {"assistant_model": pretrained} if way == "assistant" else {}
+    pretrained.generate(IDS[:, :5], **first, **given)
+    with Compilations() as fresh:
+        for length, numbers in zip((1, 7, 30), others, strict=False):
+            pretrained.generate(IDS[:, :length], **{**first, **numbers}, **given)
+    assert fresh.count == 0
+
+
 @pytest.mark.rotates
 def test_a_second_stream_compiles_nothing(pretrained):
     first, second = SECOND["sample"]
@@ -141,6 +165,15 @@ def test_values_of_another_kind_are_named(pretrained, settings, message):
         pretrained.generate(IDS[:1, :4], **{"key": KEY, **settings})
 
 
+@pytest.mark.rotates
+def test_a_function_of_logits_comes_after_the_settings(pretrained):
+    only = lambda logits, tokens, t: jnp.where(jnp.arange(V) == 7 + t, logits, -jnp.inf)  # noqa: E731
+    options = {"max_new_tokens": 4, "eos_token_id": (), "process": only}
+    for more in ({}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}, sampled(), {"assistant_model": pretrained}):
+        got = np.asarray(pretrained.generate(IDS[:2, :4], **options, **more))
+        np.testing.assert_array_equal(got[:, 4:], [[7, 8, 9, 10]] * 2)
+
+
 class Kept:
     """What a streamer of transformers is, keeping what it is given."""
 
@@ -206,9 +239,11 @@ def test_a_generation_config_is_what_it_says_and_words_beside_it_are_stronger(pr
         ({"stop_strings": "x"}, "stop_strings need a tokenizer, the checkpoint has none"),
         ({"stop_strings": ["x", ""], "tokenizer": Digits()}, "stop_strings must be texts of at least one character"),
         ({"stop_strings": "x", "tokenizer": Digits(), "num_beams": 2}, "beam search cannot be streamed"),
+        ({"streamer": Kept(), "return_dict_in_generate": True}, "go without return_dict_in_generate"),
+        ({"streamer": Kept(), "prompt_lookup_num_tokens": 2}, "go without proposed tokens"),
         ({"generation_config": 5}, "generation_config must be an object of transformers, a mapping or a file, got 5"),
-        ({"logits_processor": [1]}, "no setting logits_processor; decode.greedy"),
-        ({"output_scores": True}, "no setting output_scores; tokens are given; hub.generate.stream_tokens returns"),
+        ({"logits_processor": [1]}, "no setting logits_processor; process="),
+        ({"output_scores": True}, "no setting output_scores; return_dict_in_generate=True gives the transition_scores"),
     ],
 )
 def test_words_of_transformers_that_are_not_understood_get_a_sentence(pretrained, words, message):
@@ -230,11 +265,11 @@ def test_numbers_of_numpy_and_jax_are_numbers(pretrained):
 
 
 def test_what_changes_nothing_is_not_refused():
-    stored = Fields.of({"min_p": 0.1, "typical_p": 0.9, "eta_cutoff": 1e-3, "top_h": 0.4, "pad_token_id": -1})
+    stored = Fields.of({"min_p": 0.1, "typical_p": 0.9, "num_beam_groups": 1, "pad_token_id": -1})
     chosen = make_settings(Fields("{}"), stored, {"eos_token_id": 5})
     assert (chosen.min_p, chosen.typical_p, chosen.padding, chosen.filler) == (0.1, 0.9, None, 5)
-    with pytest.raises(ValueError, match=r"has eta_cutoff=0\.001, which is not supported"):
-        make_settings(Fields("{}"), stored, {"do_sample": True})
+    with pytest.raises(ValueError, match=r"has diversity_penalty=0\.5, which is not supported"):
+        make_settings(Fields("{}"), Fields.of({"diversity_penalty": 0.5}), {})
 
 
 @pytest.mark.rotates
