@@ -126,8 +126,8 @@ def draw_image(
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given images")
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
-            "attention over an image can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
-            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
+            "attention over an image can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, "
+            f"DINOv3, MAE, BEiT, CCT, PVT, SegFormer, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
         )
     if reads_both(pretrained) != bool(text.strip()):
         rule = "sees an image alone, it was given text too" if text else "reads text with an image, it was given none"

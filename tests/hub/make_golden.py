@@ -91,6 +91,11 @@ UPERNET = {
         initializer_range=0.3, out_features=["stage1", "stage2", "stage3"],
     ),
 }  # fmt: skip
+SEGFORMER = {
+    "hidden_sizes": [8, 12], "depths": [1, 2], "num_encoder_blocks": 2, "num_attention_heads": [2, 3],
+    "patch_sizes": [5, 3], "strides": [4, 2], "sr_ratios": [2, 1], "mlp_ratios": [1, 2], "num_channels": 1,
+    "decoder_hidden_size": 4, "initializer_range": 0.3,
+}  # fmt: skip
 DETR = {
     "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 0.4,
@@ -256,10 +261,12 @@ MODELS = {
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
     "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3, use_mask_token=False)),
+    "dinov3_vit": ("DINOv3ViTModel", transformers.DINOv3ViTConfig(**VIT, num_register_tokens=2, use_gated_mlp=True)),
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "upernet": ("UperNetForSemanticSegmentation", transformers.UperNetConfig(**UPERNET, num_labels=3)),
+    "segformer": ("SegformerForSemanticSegmentation", transformers.SegformerConfig(**SEGFORMER, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "detr_segmentation": ("DetrForSegmentation", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
@@ -297,8 +304,8 @@ MODELS = {
 }
 
 
-PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
-PIXELS = ("resnet", "convnext", "upernet", "detr", "detr_segmentation")
+PATCHES = ("vit", "deit", "dinov2", "dinov3_vit", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
+PIXELS = ("resnet", "convnext", "upernet", "segformer", "detr", "detr_segmentation")
 VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of images."""

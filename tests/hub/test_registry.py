@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_te
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
 START["gemma3_text"] = "Gemma3"
-OTHERS = {"HF_ColBERT", "DPREncoders"}
+OTHERS = {"HF_ColBERT", "DPREncoders", "DINOv3ViTForImageClassification"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl")
 """Families that are not of `transformers`."""

@@ -17,6 +17,7 @@ from flax_transformer.hub.processor.image_step import (
     Quantize,
     Rescale,
     ResizeToMultiples,
+    SmoothResize,
     StackImages,
 )
 
@@ -33,6 +34,14 @@ OTHERS = {"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"}
 def _resize(options: Options) -> tuple[Any, ...]:
     size = _size(options, "size", square=bool(options.get("default_to_square")))
     return (PillowResize(size, _filter(options)),)
+
+
+def _resize_smoothly(options: Options) -> tuple[Any, ...]:
+    if _filter(options) not in (2, 3):
+        raise ValueError(f"resample must be 2 or 3 where floats are resized, got {options['resample']!r}")
+    if not options["do_rescale"]:
+        raise ValueError("do_resize needs do_rescale where floats are resized, got none")
+    return (SmoothResize(*_rectangle(options, "size"), cubic=options["resample"] == 3),)
 
 
 def _resize_and_crop(options: Options) -> tuple[Any, ...]:
@@ -193,6 +202,10 @@ KINDS = {
         (("do_resize", _resize_and_crop), CROP, RESCALE, NORMALIZE), None,
     ),
     "Bit": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "DINOv3ViT": ImageProcessorType(
+        _EVERY | _IMAGENET | _BILINEAR | {"size": 224, "crop_size": 224},
+        (RESCALE, ("do_resize", _resize_smoothly), CROP, NORMALIZE),
+    ),
     "CLIP": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
     "Blip": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
     "Siglip": ImageProcessorType(
@@ -218,10 +231,10 @@ KINDS = {
 
 FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
-    "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
-    "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "upernet": "Segformer", "siglip": "Siglip", "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit",
-    "videomae": "VideoMAE", "timesformer": "VideoMAE",
+    "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "dinov3_vit": "DINOv3ViT", "bit": "Bit", "beit": "Beit",
+    "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
+    "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "blip": "Blip", "git": "CLIP",
+    "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

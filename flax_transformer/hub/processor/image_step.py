@@ -73,6 +73,35 @@ class ResizeToMultiples(PillowResize):
 
 
 @dataclass(frozen=True)
+class SmoothResize:
+    """Resize in float32, each pixel a mean of all that it covers, as PyTorch does with `antialias`."""
+
+    height: int
+    width: int
+    cubic: bool = False
+    """Whether weights are a cubic's, of twice the reach, and not a triangle's."""
+
+    def __call__(self, image: ImageArray) -> Float[np.ndarray, "C h w"]:
+        """Return the image in the other size."""
+        down, across = (self._weights(*sides) for sides in zip(image.shape[1:], (self.height, self.width), strict=True))
+        return np.einsum("hH,cHW,wW->chw", down, image.astype(np.float32), across, optimize=True)
+
+    def _weights(self, old: int, new: int) -> Float[np.ndarray, "new old"]:
+        half, scale = np.float32(0.5), np.float32(old) / np.float32(new)  # every step is rounded, as there
+        wide, centre = max(scale, np.float32(1)), scale * (np.arange(new, dtype=np.float32) + half)[:, None]
+        reach, place = np.float32(2 if self.cubic else 1) * wide, np.arange(old, dtype=np.float32)
+        seen = (place >= np.trunc(centre - reach + half)) & (place < np.trunc(centre + reach + half))
+        x = np.abs((place - centre + half) * (np.float32(1) / wide))
+        if self.cubic:
+            near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+            weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+        else:
+            weights = np.maximum(1 - x, 0)
+        weights = np.where(seen, weights, 0)
+        return weights / weights.sum(1, keepdims=True)
+
+
+@dataclass(frozen=True)
 class CenterCrop:
     """Cut out the middle; what lies beyond the image is 0."""
 
