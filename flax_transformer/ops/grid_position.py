@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.position import sinusoidal_halves
@@ -111,6 +111,36 @@ def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Ar
 
     height, width = mask.shape[-2:]
     return mask[..., picked(rows, height)[:, None], picked(columns, width)]
+
+
+def resize_places(table: Float[Array, "H W D"], shapes: Int[Array, "*B 2"], places: int) -> Float[Array, "*B P D"]:
+    """Resize a table of learned places to the grid of each image, bilinear and antialiased, line by line.
+
+    A line of images of several grids is filled up with the first place (Tschannen et al. 2025,
+    https://arxiv.org/abs/2502.14786).
+
+    Args:
+      shapes: rows and columns of each.
+      places: P, of the longest.
+
+    >>> resize_places(jnp.array([[[0.0], [6.0]]]), jnp.array([1, 3]), 4)[:, 0]
+    Array([0., 3., 6., 0.], dtype=float32)
+    """
+    sides = shapes.astype(jnp.float32)[..., None, :]
+    numbers = jnp.arange(places, dtype=jnp.float32)[:, None]
+    rows = jnp.floor(numbers / sides[..., 1:])
+    index = jnp.concatenate([rows, numbers - rows * sides[..., 1:]], axis=-1)
+    index = index * (numbers < jnp.prod(sides, axis=-1, keepdims=True))
+
+    def weights(axis: int) -> Array:
+        scale = table.shape[axis] / sides[..., axis]
+        centre = (index[..., axis] + 0.5) * scale - 0.5
+        away = jnp.abs(jnp.arange(table.shape[axis], dtype=jnp.float32) - centre[..., None])
+        found = jnp.maximum(1 - away / jnp.maximum(scale, 1)[..., None], 0)
+        return found / found.sum(-1, keepdims=True)
+
+    exact = jax.lax.Precision.HIGHEST
+    return jnp.einsum("...ph,...pw,hwd->...pd", weights(0), weights(1), widen(table), precision=exact)
 
 
 def stretch_places(table: Float[Array, "H W D"], seen: Bool[Array, "*B I J"]) -> Float[Array, "*B I J D"]:

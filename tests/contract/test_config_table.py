@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
 INSIDE = {
     f"{kind}_{name}_model": (kind, f"{name}_config")
-    for kind in ("clip", "siglip", "blip")
+    for kind in ("clip", "siglip", "siglip2", "blip")
     for name in ("text", "vision")
 } | {"git_vision_model": ("git", "vision_config")}
 """Families whose fields stand in those of another."""

@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.proves(
         "image processors",
         "parity",
-        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, DETR, ViLT, VideoMAE, "
-        "ViViT",
+        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, SigLIP 2, DETR, ViLT, "
+        "VideoMAE, ViViT",
     ),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
@@ -77,7 +77,7 @@ def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vilt", "vit_pad"]
+    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "siglip2", "vilt", "vit_pad"]
 )
 def test_a_batch_is_the_same_bit_for_bit(name):
     images = [picture(seed).convert("RGB") for seed in range(9)]

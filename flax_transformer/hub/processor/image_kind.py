@@ -13,10 +13,12 @@ from flax_transformer.hub.processor.image_step import (
     Normalize,
     Offset,
     Pad,
+    Patchify,
     PillowResize,
     Quantize,
     Rescale,
     ResizeToMultiples,
+    ResizeToPatches,
     SmoothResize,
     StackImages,
 )
@@ -101,6 +103,22 @@ def _pad_and_mask(options: Options) -> Pad:
     return Pad(_pad(options).size, mask=True)
 
 
+def _patches(options: Options) -> dict[str, int]:
+    names = {"patch": "patch_size", "most": "max_num_patches"}
+    for name in names.values():
+        if not _is_edge(options[name]):
+            raise ValueError(f"{name} must be a whole number from 1 to {LARGEST}, got {options[name]!r}")
+    return {ours: options[theirs] for ours, theirs in names.items()}
+
+
+def _resize_to_patches(options: Options) -> tuple[Any, ...]:
+    return (ResizeToPatches({}, _filter(options), **_patches(options)),)
+
+
+def _patchify(options: Options) -> Patchify:
+    return Patchify(**_patches(options))
+
+
 def _quantize(options: Options) -> Quantize:
     clusters = options.get("clusters")
     rows = clusters if isinstance(clusters, list | tuple) else ()
@@ -167,7 +185,7 @@ class ImageProcessorType:
     steps: tuple[tuple[str, Make], ...] = (RESIZE, CROP, RESCALE, NORMALIZE)
     """In this order, each if it is asked for."""
     batch: tuple[str, Make] | None = ("do_pad", _pad)
-    """What makes a batch of images, if it is asked for; else they must be of one size."""
+    """What makes a batch of images, if it is asked for; else they must be of one size. Without a flag: always."""
     frames: bool = False
     """Whether images are frames of videos."""
 
@@ -211,6 +229,10 @@ KINDS = {
     "Siglip": ImageProcessorType(
         _EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}
     ),
+    "Siglip2": ImageProcessorType(
+        _EVERY | _HALF | _BILINEAR | {"patch_size": 16, "max_num_patches": 256},
+        (("do_resize", _resize_to_patches), RESCALE, NORMALIZE), ("", _patchify),
+    ),
     "VideoMAE": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True,
     ),
@@ -233,8 +255,8 @@ FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "dinov3_vit": "DINOv3ViT", "bit": "Bit", "beit": "Beit",
     "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
-    "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "blip": "Blip", "git": "CLIP",
-    "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
+    "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "siglip2": "Siglip2",
+    "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 
@@ -279,10 +301,10 @@ def read_steps(config: Options, kind: ImageProcessorType) -> tuple[bool, tuple[A
         return bool(value)
 
     steps = tuple(step for flag, make in kind.steps if asked(flag) for step in make(options))
-    batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else StackImages()
+    batch = kind.batch[1](options) if kind.batch and (not kind.batch[0] or asked(kind.batch[0])) else StackImages()
     return asked("do_convert_rgb"), steps, batch
 
 
-_FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values()))
+_FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values())) - {""}
 OPTIONS = _FLAGS.union({"pad_size", "clusters"}, *(kind.options for kind in KINDS.values()))
 """All that somebody may ask to be otherwise."""

@@ -4,6 +4,7 @@ Arithmetic is that of `transformers` with Pillow, in its order and its floats, s
 Axes: B images, C channels, H × W pixels.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,32 @@ class ResizeToMultiples(PillowResize):
             sides = tuple(scale * side for side in sides)
         high, wide = (int(side + 0.5) // self.multiple * self.multiple for side in sides)
         return high, wide
+
+
+@dataclass(frozen=True)
+class ResizeToPatches(PillowResize):
+    """Resize so that there are as many patches as may be, whole ones, and sides keep their ratio about (NaFlex)."""
+
+    patch: int
+    most: int
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width that an image gets.
+
+        >>> ResizeToPatches({}, 2, 16, 256).becomes(480, 640)
+        (224, 288)
+        """
+
+        def scaled(scale: float) -> tuple[int, ...]:
+            return tuple(max(1, math.ceil(side * scale / self.patch)) * self.patch for side in (height, width))
+
+        low, high = 1e-6, 100.0
+        while high - low >= 1e-5:
+            middle = (low + high) / 2
+            fits = math.prod(scaled(middle)) <= self.most * self.patch**2
+            low, high = (middle, high) if fits else (low, middle)
+        rows, columns = scaled(low)
+        return rows, columns
 
 
 @dataclass(frozen=True)
@@ -204,6 +231,36 @@ class Pad:
         for place, image in zip(mask, images, strict=True):
             place[: image.shape[1], : image.shape[2]] = 1
         return StackImages()(padded) | ({"pixel_mask": mask} if self.mask else {})
+
+
+@dataclass(frozen=True)
+class Patchify:
+    """Images as patches in rows, of which the last ones are padding where an image has fewer."""
+
+    patch: int
+    most: int
+
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return `pixel_values` [B, P, F], `pixel_attention_mask` [B, P] and `spatial_shapes` [B, 2].
+
+        Raises:
+          ValueError: an image without a patch or with too many, or images of several kinds.
+        """
+        p, made = self.patch, []
+        grids = [(image.shape[1] // p, image.shape[2] // p) for image in images]
+        for image, (rows, columns) in zip(images, grids, strict=True):
+            if not 1 <= rows * columns <= self.most:
+                raise ValueError(
+                    f"an image must have 1 to {self.most} patches of {p}×{p} pixels, got one of {rows}×{columns}"
+                )
+            cut = image[:, : rows * p, : columns * p].reshape(len(image), rows, p, columns, p)
+            patches = cut.transpose(1, 3, 2, 4, 0).reshape(rows * columns, -1)
+            made.append(np.pad(patches, ((0, self.most - len(patches)), (0, 0))))
+        counts = np.array(grids).prod(1)
+        return StackImages()(made) | {
+            "pixel_attention_mask": (np.arange(self.most) < counts[:, None]).astype(np.int32),
+            "spatial_shapes": np.array(grids, np.int32),
+        }
 
 
 @dataclass(frozen=True)
