@@ -46,6 +46,7 @@ ONE = {
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "DINOv3ViTModel": {"pos_embed_jitter", "pos_embed_shift"},
     "SegformerModel": {"num_encoder_blocks"},
+    "Siglip2VisionModel": {"num_patches"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
     "LEDForConditionalGeneration": {"tie_word_embeddings", "encoder_layers"},

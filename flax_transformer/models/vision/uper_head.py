@@ -33,8 +33,16 @@ Maps = Sequence[Float[Array, "..."]]
 """[*B, I, J, C] each, the finest first."""
 
 
+class OfMaps:
+    """What configs of heads have in common: their channels are those of feature maps."""
+
+    def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Keep the channels where the fields of another image are given."""
+        return {**fields, "channels": self.channels}
+
+
 @frozen
-class UPerHeadConfig:
+class UPerHeadConfig(OfMaps):
     """Pyramid pooling, a feature pyramid, and a convolution of all its levels."""
 
     channels: tuple[int, ...]
@@ -108,7 +116,7 @@ class UPerHead(Module):
 
 
 @frozen
-class ConvHeadConfig:
+class ConvHeadConfig(OfMaps):
     """Convolutions of one feature map."""
 
     channels: int
@@ -166,7 +174,7 @@ class ConvHead(Module):
 
 
 @frozen
-class MLPHeadConfig:
+class MLPHeadConfig(OfMaps):
     """A linear layer on each feature map, and one on all of them side by side, as fine as the finest."""
 
     channels: tuple[int, ...]
