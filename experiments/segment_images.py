@@ -18,11 +18,11 @@ from flax_transformer.objective import BatchStatistics, PixelLabelLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.semantic_segmentation import SegmentationEvaluator, SegmentationImages
-from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
+from flax_transformer.train import TrainConfig, muon_cosine
 
 ENCODER = SegFormerConfig(
     first=transformer_block(
-        embed=24, heads=1, inner=48, norm_eps=1e-5, norm_position="pre", activation="gelu", init_std=0.02
+        embed=24, heads=1, inner=48, norm_eps=1e-5, norm_position="pre", activation="gelu"
     ),
     widths=(24, 48, 96), depths=(1, 1, 2), stage_heads=(1, 2, 4), inners=(48, 96, 192), windows=(7, 3, 3),
     strides=(4, 2, 2), reductions=(4, 2, 1),
@@ -35,11 +35,8 @@ EXPERIMENT = Recipe(
     examples=SegmentationImages(rows=16, size=64),
     objective=BatchStatistics(of=PixelLabelLoss()),
     evaluators=(SegmentationEvaluator(),),
-    optimizer=OptimizerConfig(
-        name="adamw", learning_rate=2e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.999, eps=1e-8,
-        weight_decay=0.01, clip_norm=1.0,
-    ),
-    train=TrainConfig(steps=600, log_every=50, eval_every=200, checkpoint_every=200),
+    optimizer=muon_cosine(3e-3),
+    train=TrainConfig(steps=500, log_every=50, eval_every=250, checkpoint_every=250),
 )  # fmt: skip
 
 if __name__ == "__main__":

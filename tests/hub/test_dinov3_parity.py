@@ -21,7 +21,7 @@ from tests.hub.pictures import images, make  # noqa: E402
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves("dinov3_vit", "parity", "model and backbone, every layer, attention weights, any size"),
+    pytest.mark.proves("dinov3", "parity", "model and backbone, every layer, attention weights, any size"),
 ]
 
 BASE = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "image_size": 16,

@@ -13,6 +13,7 @@ from flax_transformer.nn import transformer_block
 from flax_transformer.objective import PixelLabelLoss
 from flax_transformer.task.opened import Context
 from flax_transformer.task.semantic_segmentation import SegmentationEvaluator, SegmentationImages
+from flax_transformer.train.folder import RunFolder
 
 
 def ade(root, splits=("training", "validation"), count=6, mode="L"):
@@ -121,9 +122,9 @@ def small():
     return with_mlp_head(encoder, 5, embed=16, dropout=0.0).build(nnx.Rngs(0))
 
 
-def test_a_model_is_scored_by_pixels_that_have_a_class():
+def test_a_model_is_scored_by_pixels_that_have_a_class(tmp_path):
     opened = SegmentationImages(rows=4, size=32).open(
-        SceneMapData(shapes=ShapeScenes(train=8, held_out=3, size=64)), Context(seed=0)
+        SceneMapData(shapes=ShapeScenes(train=8, held_out=3, size=64)), Context(folder=RunFolder(tmp_path))
     )
     batch = next(iter(opened.validation()))
     assert batch["labels"].shape == (4, 32, 32)
