@@ -10,8 +10,8 @@ of linear layers. The folder has `images/training`, `images/validation`, `annota
 says `test mIoU`, the mean over classes of intersection over union. The run's `export` is a checkpoint that
 `transformers` opens.
 
-On 200 drawn scenes mIoU 38.79 %, pixel accuracy 89.29 % (seed 0, 118 CPU seconds, 2026-11-28): a short run, whose shapes are told
-from the ground and not yet well from each other.
+On 200 drawn scenes mIoU 38.79 %, pixel accuracy 89.29 % (seed 0, 118 CPU seconds, 2026-11-28): a short run, whose
+shapes are told from the ground and not yet well from each other.
 """
 
 from flax_transformer.data.synthetic import SceneMapData, ShapeScenes
