@@ -4,13 +4,14 @@
     python experiments/finetune_image.py lora --init runs/classify_images/export --data.root CIFAR10 --size 32
     python experiments/finetune_image.py probe --init openai/video-vit-base-patch32 --data.root FLOWERS
 
-`--init` is a folder, a hub id, or the `export` of a run: `vit`, `deit`, `dinov2`, `beit`, `swin`, `pvt`,
-`convnext`, `resnet`, `mixer`, `cct`; `vit_mae`, a masked autoencoder, whose encoder becomes a ViT and whose decoder
-is left out; `video` or `siglip`, whose tower of images alone is taken. It gets a new head for the classes of FLOWERS,
-which has images in any form. Size, filter and normalisation are those of the checkpoint's preprocessor_config.json;
-the shorter side is resized and the middle cut out, and the export says so in a processor of its own. `--size` takes
-another resolution, to which tables of positions are resampled. Statistics of batch norms stay as they are. With `lora`
-low-rank factors are trained in place of kernels, those of the head among them; with `probe` the head alone is trained.
+`--init` is a folder, a hub id, or the `export` of a run: `vit`, `deit`, `dinov2`, `dinov3_vit`, `beit`, `swin`,
+`pvt`, `segformer`, `convnext`, `resnet`, `mixer`, `cct`; `vit_mae`, a masked autoencoder, whose encoder becomes
+a ViT and whose decoder is left out; `video` or `siglip`, whose tower of images alone is taken. It gets a new
+head for the classes of FLOWERS, which has images in any form. Size, filter and normalisation are those of the
+checkpoint's preprocessor_config.json; the shorter side is resized and the middle cut out, and the export says
+so in a processor of its own. `--size` takes another resolution, to which tables of positions are resampled.
+Statistics of batch norms stay as they are. With `lora` low-rank factors are trained in place of kernels, those
+of the head among them; with `probe` the head alone is trained.
 On an accelerator `--model.compute bfloat16` computes in bfloat16, with parameters in float32, and `--model.remat full`
 saves memory.
 """

@@ -86,6 +86,8 @@ def check_pixels(inputs: Inputs, fields: Fields, *, several: bool = False) -> No
     """
     if (pixels := inputs.pixel_values) is None:
         return
+    if inputs.spatial_shapes is not None:
+        return check_patches(inputs)
     most = None if several else fields.frames
     several = several or (pixels.ndim == 5 and 0 < pixels.shape[1] <= (most or 0))
     axes, rows = (5, "B, I") if several else (4, "B")
@@ -100,6 +102,22 @@ def check_pixels(inputs: Inputs, fields: Fields, *, several: bool = False) -> No
     mask, shape = inputs.pixel_mask, (*pixels.shape[:-3], *pixels.shape[-2:])
     if mask is not None and mask.shape != shape:
         raise ValueError(f"pixel_mask must be [{rows}, H, W] of its images, {list(shape)}, got {list(mask.shape)}")
+
+
+def check_patches(inputs: Inputs) -> None:
+    """Refuse patches that are no numbers [B, P, F], or shapes and a mask of other images.
+
+    Raises:
+      ValueError: says which.
+    """
+    pixels = inputs.pixel_values
+    if pixels.ndim != 3 or 0 in pixels.shape:
+        raise ValueError(f"pixel_values must be patches [B, P, F] beside spatial_shapes, got {list(pixels.shape)}")
+    if not jnp.issubdtype(pixels.dtype, jnp.floating):
+        raise ValueError(f"pixel_values must be what a processor makes of images, floats, got {pixels.dtype}")
+    for name, shape in (("spatial_shapes", (pixels.shape[0], 2)), ("pixel_attention_mask", pixels.shape[:2])):
+        if (value := getattr(inputs, name)) is not None and value.shape != shape:
+            raise ValueError(f"{name} must be of the images, {list(shape)}, got {list(value.shape)}")
 
 
 def check_frames(inputs: Inputs, fields: Fields) -> None:

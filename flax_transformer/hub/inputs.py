@@ -45,6 +45,11 @@ class Inputs:
     [B, I, C, H, W] where a row may have several, and of videos, taken as [B, I, H, W, C]."""
     pixel_mask: Any = None
     """Int [B, H, W]: 1 where there is an image, 0 where there is padding; [B, I, H, W] where a text has several."""
+    pixel_attention_mask: Any = None
+    """Int [B, P]: 1 where there is a patch, 0 where there is padding, of images that are given as patches."""
+    spatial_shapes: Any = None
+    """Int [B, 2]: how many rows and columns of patches each image has; `pixel_values` are then Float [B, P, F], patches
+    line by line, each by its rows, columns and channels."""
     visual_feats: Any = None
     """Float [B, R, F]: what a detector says of the regions that it found in an image."""
     visual_pos: Any = None

@@ -15,6 +15,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.models.multimodal.towers import Embedded, unit
+from flax_transformer.models.padded import Padded
 from flax_transformer.ops.split_keys import split_keys
 
 Tower = Callable[..., ModelOutput]
@@ -57,6 +58,21 @@ def image_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
     return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
 
 
+def patch_states(tower: Any, inputs: Inputs, key: PRNGKeyArray | None) -> Padded:
+    """Encode patches of images of any shape, and mark which are padding."""
+    shape = inputs.pixel_values.shape[:-1]
+    mask = inputs.pixel_attention_mask
+    seen = jnp.ones(shape, bool) if mask is None else mask != 0
+    return tower.hidden_states(inputs.pixel_values, inputs.spatial_shapes, seen, key=key)
+
+
+def patch_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Return hidden states and what the head makes of those that are no padding, as Siglip2VisionModel does."""
+    keys = split_keys(key)
+    hidden = patch_states(tower, inputs, keys[0])
+    return ModelOutput(last_hidden_state=hidden.hidden, pooler_output=tower.head(hidden, key=keys[1]))
+
+
 def text_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and the vector of a text, as CLIPTextModelWithProjection does."""
     found = text_tower(tower, inputs, key, fields)
@@ -77,18 +93,25 @@ def last_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 
 
 def two_towers(
-    model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields, *, texts: Tower = text_tower
+    model: Any,
+    inputs: Inputs,
+    key: PRNGKeyArray | None,
+    fields: Fields,
+    *,
+    texts: Tower = text_tower,
+    images: Tower = image_tower,
 ) -> ModelOutput:
     """Return vectors of length 1 of what there is, texts or images, and of both their scores, as CLIPModel does.
 
     Args:
       texts: how the tower of texts is called.
+      images: how that of images is.
     """
     keys, text, image = split_keys(key), None, None
     if inputs.input_ids is not None:
         text = texts(model.text, inputs, keys[0], inside(fields, "text"))
     if inputs.pixel_values is not None:
-        image = image_tower(model.vision, inputs, keys[1], inside(fields, "vision"))
+        image = images(model.vision, inputs, keys[1], inside(fields, "vision"))
     vectors = Embedded(*(None if side is None else unit(side.pooler_output) for side in (text, image)))
     scores = None if text is None or image is None else model.output(vectors)
     return ModelOutput(

@@ -3,10 +3,12 @@
 Axes: B batch, T positions, S positions of a memory and W its width, D width, N heads.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -247,6 +249,20 @@ class Trunk(Module):
         copy = jax.tree.map(lambda leaf: leaf, self)
         copy.blocks = nnx.List([block.for_decoding() for block in unstack(self.blocks)])
         return copy
+
+
+def stage_drop_rates(rate: float, depths: Sequence[int], key: PRNGKeyArray | None) -> list[dict[str, PerLayer]]:
+    """Return what stacks one on top of another are told of stochastic depth, as their argument `drop_path`.
+
+    Args:
+      rate: that of the last block of all; it grows linearly from 0 in the first.
+      depths: blocks of each stack.
+      key: None means that nothing is random, and that stacks are told nothing.
+    """
+    if not rate or key is None:
+        return [{} for _ in depths]
+    rates = jnp.split(jnp.linspace(0, rate, sum(depths)), np.cumsum(depths)[:-1])
+    return [{"drop_path": PerLayer(each)} for each in rates]
 
 
 def _given(memory: Any) -> list:

@@ -27,6 +27,7 @@ from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
 from flax_transformer.objective.pixel import MAELoss, SimMIMLoss
+from flax_transformer.objective.pixel_label import PixelLabelLoss
 from flax_transformer.objective.pointer import PointerLoss
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.pretext import PatchOrderLoss, RelativePositionLoss, RotationLoss
@@ -92,6 +93,7 @@ __all__ = [
     "ObjectiveWrapper",
     "PairedLoss",
     "PatchOrderLoss",
+    "PixelLabelLoss",
     "PointerLoss",
     "PonderLoss",
     "RelativePositionLoss",

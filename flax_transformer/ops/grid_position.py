@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.position import sinusoidal_halves
@@ -61,6 +61,44 @@ def sinusoidal_visible_grid(seen: Bool[Array, "*B I J"], width: int) -> Float[Ar
     return jnp.concatenate([encode(-2), encode(-1)], axis=-1).reshape(*seen.shape[:-2], -1, width)
 
 
+def patch_centres(rows: int, columns: int) -> Float[Array, "P 2"]:
+    """Return row and column of the middle of each place of a grid, line by line, where the grid spans −1 to 1.
+
+    >>> patch_centres(1, 2)
+    Array([[ 0. , -0.5],
+           [ 0. ,  0.5]], dtype=float32)
+    """
+    sides = ((np.arange(count, dtype=np.float32) + np.float32(0.5)) / np.float32(count) for count in (rows, columns))
+    places = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+    return jnp.asarray(np.float32(2) * places - np.float32(1))
+
+
+def grid_angles(places: Float[Array, "P 2"], width: int, base: float) -> Float[Array, "P half"]:
+    """Return the angles by which pairs of channels turn at places of an image: the first half of them by the row, the
+    second by the column, 2π at the edge for the first pair of each (Siméoni et al. 2025,
+    https://arxiv.org/abs/2508.10104).
+
+    Args:
+      places: row and column, as of `patch_centres`.
+      width: H, of a head.
+      base: of the frequencies.
+
+    Raises:
+      ValueError: for a width that four does not divide.
+
+    >>> grid_angles(jnp.array([[0.5, 1.0]]), 4, 100.0)
+    Array([[3.14..., 6.28...]], dtype=float32)
+    """
+    if width % 4:
+        raise ValueError(
+            f"rows and columns turn pairs of channels each, so that H must be a multiple of 4, got {width}"
+        )
+    exponents = (np.arange(width // 4) * (4 / width)).astype(np.float32)
+    frequencies = np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
+    angles = (2 * math.pi * places)[..., None] * frequencies
+    return angles.reshape(*places.shape[:-1], width // 2)
+
+
 def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Array, "*B I J"]:
     """Make a mask of pixels one of coarser places, each as the pixel nearest to its upper left corner.
 
@@ -73,6 +111,36 @@ def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Ar
 
     height, width = mask.shape[-2:]
     return mask[..., picked(rows, height)[:, None], picked(columns, width)]
+
+
+def resize_places(table: Float[Array, "H W D"], shapes: Int[Array, "*B 2"], places: int) -> Float[Array, "*B P D"]:
+    """Resize a table of learned places to the grid of each image, bilinear and antialiased, line by line.
+
+    A line of images of several grids is filled up with the first place (Tschannen et al. 2025,
+    https://arxiv.org/abs/2502.14786).
+
+    Args:
+      shapes: rows and columns of each.
+      places: P, of the longest.
+
+    >>> resize_places(jnp.array([[[0.0], [6.0]]]), jnp.array([1, 3]), 4)[:, 0]
+    Array([0., 3., 6., 0.], dtype=float32)
+    """
+    sides = shapes.astype(jnp.float32)[..., None, :]
+    numbers = jnp.arange(places, dtype=jnp.float32)[:, None]
+    rows = jnp.floor(numbers / sides[..., 1:])
+    index = jnp.concatenate([rows, numbers - rows * sides[..., 1:]], axis=-1)
+    index = index * (numbers < jnp.prod(sides, axis=-1, keepdims=True))
+
+    def weights(axis: int) -> Array:
+        scale = table.shape[axis] / sides[..., axis]
+        centre = (index[..., axis] + 0.5) * scale - 0.5
+        away = jnp.abs(jnp.arange(table.shape[axis], dtype=jnp.float32) - centre[..., None])
+        found = jnp.maximum(1 - away / jnp.maximum(scale, 1)[..., None], 0)
+        return found / found.sum(-1, keepdims=True)
+
+    exact = jax.lax.Precision.HIGHEST
+    return jnp.einsum("...ph,...pw,hwd->...pd", weights(0), weights(1), widen(table), precision=exact)
 
 
 def stretch_places(table: Float[Array, "H W D"], seen: Bool[Array, "*B I J"]) -> Float[Array, "*B I J D"]:

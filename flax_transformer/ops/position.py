@@ -92,6 +92,17 @@ def rotary(
         raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
     check_broadcast("positions", positions.shape, x.shape[:-2])
     angle = positions[..., None, None].astype(at_least_float32(x.dtype)) * frequencies[..., None, None, :]
+    return turn_pairs(x, angle, amplitude=amplitude)
+
+
+def turn_pairs(
+    x: Float[Array, "*B T N H"], angle: Float[Array, "*#B T #N half"], *, amplitude: float = 1.0
+) -> Float[Array, "*B T N H"]:
+    """Turn channel pairs `(i, i + H/2)` by angles, in radians; the rest as of `rotary`.
+
+    >>> turn_pairs(jnp.ones((1, 1, 2)), jnp.full((1, 1, 1), jnp.pi / 2)).round(2)
+    Array([[[-1.,  1.]]], dtype=float32)
+    """
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     if amplitude != 1:
         sin, cos = sin * amplitude, cos * amplitude

@@ -20,6 +20,8 @@ from flax_transformer.data.file import load_arrays
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.towers import patch_states
 from flax_transformer.listing import listed
 from flax_transformer.models.head import Head
 from flax_transformer.models.token_pool import pool_tokens
@@ -291,6 +293,8 @@ def embed_images(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[n
 @jax.jit
 def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.Array, "B D"]:
     head, pixels = getattr(pretrained.model, "head", None), inputs.get("pixel_values")
+    if isinstance(head, Head) and "spatial_shapes" in inputs:
+        return head.pool(patch_states(pretrained.model, Inputs(**inputs), None))
     if isinstance(head, Head) and pixels is not None:
         vectors = head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
         return vectors if vectors.ndim == 2 else vectors.mean(axis=1)

@@ -84,6 +84,8 @@ def limits_of(pretrained: Pretrained, needed: Sequence[str]) -> tuple[dict[str, 
 
 def _image(pretrained: Pretrained, image: tuple[int, int] | None) -> tuple[Any, tuple[Any, ...]]:
     config, name = pretrained.model.cfg, pretrained.config["architectures"][0]
+    if "spatial_shapes" in pretrained.architecture.inputs.names:
+        raise ValueError(f"a program is of images of one size, a {name} reads patches of images of any shape")
     of = next((each.image for each in configs_in(config) if hasattr(each, "image")), None)
     if of is None and image is None:
         raise ValueError(f"a program is of images of one size, a {name} takes any: say which")

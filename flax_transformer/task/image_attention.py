@@ -84,6 +84,7 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
         return partial(over_pixels, part.cfg.depth)
     part = part if hasattr(part, "over_patches") else getattr(part, "backbone", None)
     drawn = known.inputs.takes_alone("pixel_values") or _writes(known) or reads_both(pretrained)
+    drawn = drawn and "spatial_shapes" not in known.inputs.names  # of patches in rows, which are no image
     return getattr(part, "over_patches", None) if drawn else None
 
 
@@ -126,8 +127,9 @@ def draw_image(
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given images")
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
-            "attention over an image can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
-            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
+            "attention over an image can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, "
+            "DINOv3, MAE, BEiT, CCT, PVT, SegFormer, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; "
+            f"a {name} has none such"
         )
     if reads_both(pretrained) != bool(text.strip()):
         rule = "sees an image alone, it was given text too" if text else "reads text with an image, it was given none"

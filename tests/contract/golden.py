@@ -17,6 +17,7 @@ OUTPUTS = (
     "relevance_logits", "sentence_embedding", "reconstruction", "pred_boxes", "pred_masks", "text_embeds",
     "image_embeds", "logits_per_text",
     "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score", "sample",
+    "pooler_output",
 )  # fmt: skip
 
 DECODERS = (

@@ -13,7 +13,7 @@ from flax_transformer.train.parameter_axis import parameter_axes
 LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.\d+|backward\.\d+)\.")
 """What a parameter of a layer is called, but for heads."""
 ENTRY = re.compile(
-    r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|mask_token|positions?|"
+    r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|register_tokens|mask_token|positions?|"
     r"places|times?|time_in|time_out|class_table|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
 )
 """What inputs come to first, wherever it is."""

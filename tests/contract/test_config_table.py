@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
 INSIDE = {
     f"{kind}_{name}_model": (kind, f"{name}_config")
-    for kind in ("clip", "siglip", "blip")
+    for kind in ("clip", "siglip", "siglip2", "blip")
     for name in ("text", "vision")
 } | {"git_vision_model": ("git", "vision_config")}
 """Families whose fields stand in those of another."""
@@ -44,6 +44,9 @@ ONE = {
     "Gemma2ForCausalLM": LAYERS,
     "Gemma3ForCausalLM": LAYERS,
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
+    "DINOv3ViTModel": {"pos_embed_jitter", "pos_embed_shift"},
+    "SegformerModel": {"num_encoder_blocks"},
+    "Siglip2VisionModel": {"num_patches"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
     "LEDForConditionalGeneration": {"tie_word_embeddings", "encoder_layers"},

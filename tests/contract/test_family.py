@@ -129,7 +129,7 @@ def test_every_parameter_learns(golden):
 
 def test_the_order_of_layers_is_said(golden):
     model = golden.pretrained.model
-    check_order(model, towers=golden.pretrained.config["model_type"] in ("clip", "siglip"))
+    check_order(model, towers=golden.pretrained.config["model_type"] in ("clip", "siglip", "siglip2"))
     check_axes(model)
 
 

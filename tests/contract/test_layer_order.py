@@ -22,7 +22,7 @@ QUICK = (
     "universal_adaptive", "videomae_pretraining",
 )  # fmt: skip
 """Presets of models that no family of checkpoints has; those of the families are tried on golden checkpoints."""
-TOWERS = ("clip", "siglip")
+TOWERS = ("clip", "siglip", "siglip2")
 
 
 @pytest.mark.rotates

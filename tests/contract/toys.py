@@ -260,6 +260,16 @@ WORDS = tuple(map(tuple, draw.uniform(-1, 1, size=(E, 48)).tolist()))
 
 
 REGRESSED = {"inputs": {"images": SEEN[..., None]}, "labels": SEEN[..., None] / 2, "weights": ROWS["weights"]}
+DRAWN = np.random.default_rng(7)
+MAPPED = {
+    **REGRESSED,
+    "labels": DRAWN.integers(0, E, (B, T, D)).astype(np.int32),
+    "weights": DRAWN.integers(0, 3, (B, T, D)).astype(np.float32),
+}
+GRID = {
+    "hidden_states": lambda self, images, key=None: images,
+    "output": lambda self, hidden, key=None: hidden[:, ::2, ::2] * self.w[0, :E],
+}
 ITSELF = property(lambda self: self)
 PIXELS = {
     "hidden_states": lambda self, images, key=None: images,

@@ -48,6 +48,11 @@ CONFIGS = {
     },
     "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 22, "width": 31}},
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 31, "width": 17}},
+    "siglip2": {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 5, "max_num_patches": 37},
+    "siglip2_fast": {
+        "image_processor_type": "Siglip2ImageProcessorFast", "patch_size": 8, "max_num_patches": 16, "resample": 3,
+        "do_convert_rgb": True, "image_mean": [0.1, 0.2, 0.3],
+    },
     "videomae": {"image_processor_type": "VideoMAEImageProcessor", "size": {"shortest_edge": 26}, "crop_size": SMALL},
     "videomae_old": {"feature_extractor_type": "VideoMAEFeatureExtractor", "size": 31, "crop_size": 37},
     "vivit": {"image_processor_type": "VivitImageProcessor", "size": {"shortest_edge": 30}, "crop_size": SMALL},

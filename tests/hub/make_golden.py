@@ -91,6 +91,11 @@ UPERNET = {
         initializer_range=0.3, out_features=["stage1", "stage2", "stage3"],
     ),
 }  # fmt: skip
+SEGFORMER = {
+    "hidden_sizes": [8, 12], "depths": [1, 2], "num_encoder_blocks": 2, "num_attention_heads": [2, 3],
+    "patch_sizes": [5, 3], "strides": [4, 2], "sr_ratios": [2, 1], "mlp_ratios": [1, 2], "num_channels": 1,
+    "decoder_hidden_size": 4, "initializer_range": 0.3,
+}  # fmt: skip
 DETR = {
     "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 0.4,
@@ -110,6 +115,10 @@ CLIP = {
 SIGLIP = {
     "text_config": {**TOWER, "vocab_size": V, "max_position_embeddings": 16},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
+}
+SIGLIP2 = {
+    "text_config": {**TOWER, "vocab_size": V, "max_position_embeddings": 16},
+    "vision_config": {**TOWER, "num_patches": 9, "patch_size": 2, "num_channels": 1},
 }
 GIT = {
     **BERT, "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
@@ -256,14 +265,20 @@ MODELS = {
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
     "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3, use_mask_token=False)),
+    "dinov3_vit": (
+        "DINOv3ViTModel",
+        transformers.DINOv3ViTConfig(**{**VIT, "hidden_size": 16}, num_register_tokens=2, use_gated_mlp=True),
+    ),
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "upernet": ("UperNetForSemanticSegmentation", transformers.UperNetConfig(**UPERNET, num_labels=3)),
+    "segformer": ("SegformerForSemanticSegmentation", transformers.SegformerConfig(**SEGFORMER, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "detr_segmentation": ("DetrForSegmentation", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
+    "siglip2": ("Siglip2Model", transformers.Siglip2Config(**SIGLIP2)),
     "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
     "blip": ("BlipForConditionalGeneration", transformers.BlipConfig(**BLIP)),
     "blip_answers": ("BlipForQuestionAnswering", transformers.BlipConfig(**BLIP)),
@@ -297,10 +312,10 @@ MODELS = {
 }
 
 
-PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
-PIXELS = ("resnet", "convnext", "upernet", "detr", "detr_segmentation")
+PATCHES = ("vit", "deit", "dinov2", "dinov3_vit", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
+PIXELS = ("resnet", "convnext", "upernet", "segformer", "detr", "detr_segmentation")
 VIDEOS = ("vivit", "timesformer", "videomae")
-TOWERS = ("clip", "siglip")
+TOWERS = ("clip", "siglip", "siglip2")
 """Of texts and of images."""
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
@@ -336,7 +351,8 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
             given["pixel_mask"][0], given["pixel_mask"][1, :16, :21] = 1, 1
         if name == "vit_mae":
             given["noise"] = random.random((2, (config.image_size // config.patch_size) ** 2), dtype=np.float32)
-        return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
+        masked = {"beit": 36, "dinov3_vit": 9}  # patches
+        return given | ({"bool_masked_pos": random.random((2, masked[name])) < 0.4} if name in masked else {})
     if name == "decision_transformer":
         numbers = lambda width: random.normal(size=(2, 5, width)).astype(np.float32)  # noqa: E731
         given = {"states": numbers(3), "actions": numbers(2), "returns_to_go": numbers(1)}
@@ -347,6 +363,10 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name in TOWERS:
         ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
         ids[0, 8] = ids[1, 4] = END
+        if name == "siglip2":  # images of 3×4 and 5×2 patches
+            shapes = {"spatial_shapes": np.array([[3, 4], [5, 2]])}
+            shapes["pixel_attention_mask"] = (np.arange(12) < np.array([[12], [10]])).astype(np.int64)
+            return {"input_ids": ids, "pixel_values": random.normal(size=(2, 12, 4)).astype(np.float32), **shapes}
         return {"input_ids": ids, "attention_mask": (~_after(ids)).astype(np.int64), "pixel_values": pixels}
     left = ("Causal" in kind or "LMHead" in kind) and name != "roberta_decoder"
     lengths, length = np.array([[9], [5]]), 9

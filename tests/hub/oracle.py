@@ -48,7 +48,7 @@ def compare_made(config, kind, folder, **inputs):
     assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
     got = ours(**inputs, output_hidden_states=True)
     for name, value in forward(theirs.eval(), inputs).items():
-        close(name, value, got[name], inputs)
+        close(name, value, part(got, name), inputs)
 
 
 def copied(model):

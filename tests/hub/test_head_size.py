@@ -22,6 +22,7 @@ NEW = (*HEAD, r"^pre_classifier\.", r"pooler\.", r"^projector\.", r"^(decode_hea
 UNREAD = {
     "clip": ("vision_model.post_layernorm.",),
     "siglip": ("vision_model.head.",),
+    "siglip2": ("vision_model.head.",),
     "big_bird": ("bert.pooler.",),
 }
 """What classifiers of theirs have and do not use, which is not written again."""

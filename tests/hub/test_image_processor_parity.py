@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.proves(
         "image processors",
         "parity",
-        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, DETR, ViLT, VideoMAE, "
-        "ViViT",
+        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, SigLIP 2, DETR, ViLT, "
+        "VideoMAE, ViViT",
     ),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
@@ -57,7 +57,7 @@ def test_two_hundred_pictures_are_the_same_bit_for_bit(name):
     assert made >= (28 if not ours.rgb else 180)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "DINOv3ViT"])  # which has none by Pillow
 def test_what_is_not_said_is_assumed_as_transformers_does(kind):
     config = {"image_processor_type": f"{kind}ImageProcessor"} | ({"clusters": CLUSTERS} if kind == "ImageGPT" else {})
     for seed in (0, 9, 14):
@@ -65,7 +65,9 @@ def test_what_is_not_said_is_assumed_as_transformers_does(kind):
         same(attempt(ImageProcessor.of(config), image), attempt(theirs(config), image), kind)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("pvt_v2", "vit_msn", "regnet")])
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if name not in ("pvt_v2", "vit_msn", "regnet", "dinov3_vit")]
+)
 def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 28, "crop_size": 24, "clusters": CLUSTERS}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
@@ -75,7 +77,7 @@ def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vilt", "vit_pad"]
+    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "siglip2", "vilt", "vit_pad"]
 )
 def test_a_batch_is_the_same_bit_for_bit(name):
     images = [picture(seed).convert("RGB") for seed in range(9)]

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_te
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
 START["gemma3_text"] = "Gemma3"
-OTHERS = {"HF_ColBERT", "DPREncoders"}
+OTHERS = {"HF_ColBERT", "DPREncoders", "DINOv3ViTForImageClassification"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl", "timm_vit", "timm_convnext")
 """Families that are not of `transformers`."""
@@ -54,6 +54,9 @@ SAID = {
     "WithProjection": {"retrieval"},
     "DecisionTransformerModel": {"reinforcement-learning"},
     "SiglipModel": {"retrieval"},
+    "Siglip2Model": {"retrieval"},
+    "Siglip2TextModel": {"retrieval"},
+    "Siglip2VisionModel": {"retrieval"},
     "SiglipTextModel": {"retrieval"},
     "SiglipVisionModel": {"retrieval"},
     "BlipModel": {"retrieval"},

@@ -27,7 +27,8 @@ PRESETS = (
 TEXTS = [name for name, preset in presets().items() if ".text." in preset.__module__]
 """Presets of models that read text."""
 IMAGES = (
-    "vit_tiny_patch16", "deit_tiny_distilled", "dinov2_small", "mae_base", "beit_base_patch16", "swin_tiny", "pvt_tiny",
+    "vit_tiny_patch16", "deit_tiny_distilled", "dinov2_small", "dinov3_small", "mae_base", "beit_base_patch16",
+    "swin_tiny", "pvt_tiny", "mit_b0", "segformer_b0",
     "resnet18", "convnext_tiny", "mixer_small_patch32", "cct_2_3x2",
     "detr_resnet50",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Swin, PVT and BEiT: published sizes, images of any number, size and format of numbers, drop-path, refusals."""
+"""Swin, PVT, SegFormer and BEiT: published sizes, images of any number, size and number format, drop-path, refusals."""
 
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from flax_transformer.models.head import with_head
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.vision.beit import BeitConfig
 from flax_transformer.models.vision.pvt import PVTConfig
+from flax_transformer.models.vision.segformer import SegFormerConfig
 from flax_transformer.models.vision.swin import SwinConfig
 from flax_transformer.models.vision.window_attention import WindowConfig
 from flax_transformer.nn import (
@@ -28,6 +29,7 @@ from tests.shares import only, share
 PUBLISHED = {
     "swin_tiny": 28_288_354, "swin_small": 49_606_258, "swin_base": 87_768_224, "swin_large": 196_532_476,
     "pvt_tiny": 13_229_288, "pvt_small": 24_485_864, "pvt_medium": 44_208_104, "pvt_large": 61_369_320,
+    "mit_b0": 3_576_392, "segformer_b0": 3_753_206, "segformer_b1": 13_716_310, "segformer_b5": 84_710_230,
     "beit_base_patch16": 86_530_984, "beit_large_patch16": 304_430_568,
 }  # fmt: skip
 LIKE = transformer_block(embed=8, heads=2, inner=12, norm_position="pre", activation="gelu", init_std=0.3)
@@ -47,6 +49,10 @@ SMALL = {
     ),
     "pvt": PVTConfig(
         patches=PATCHES, first=LIKE, widths=(8, 12), depths=(1, 2), stage_heads=(2, 3), inners=(12, 20), strides=(2, 2),
+        reductions=(2, 1), drop_path=0.5,
+    ),
+    "segformer": SegFormerConfig(
+        first=LIKE, widths=(8, 12), depths=(1, 2), stage_heads=(2, 3), inners=(12, 20), windows=(3, 2), strides=(2, 2),
         reductions=(2, 1), drop_path=0.5,
     ),
     "beit": BeitConfig(

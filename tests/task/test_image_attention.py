@@ -23,7 +23,20 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 QUICK = ("vit", "swin")
 FAMILIES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ("vit", "deit", "dinov2", "vit_mae", "beit", "pvt", "swin", "detr", "clip", "siglip")
+    for name in (
+        "vit",
+        "deit",
+        "dinov2",
+        "dinov3_vit",
+        "vit_mae",
+        "beit",
+        "pvt",
+        "segformer",
+        "swin",
+        "detr",
+        "clip",
+        "siglip",
+    )
 ]
 
 

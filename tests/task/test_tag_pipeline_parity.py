@@ -122,8 +122,7 @@ def test_objects(tmp_path):
     assert sum(map(len, found))
 
 
-def test_classes_of_pixels(tmp_path):
-    """Every class that is there, with its mask."""
+def upernet():
     backbone = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 1, 1], layer_type="basic",
         out_features=["stage1", "stage2", "stage3", "stage4"],
@@ -131,8 +130,22 @@ def test_classes_of_pixels(tmp_path):
     config = transformers.UperNetConfig(
         backbone_config=backbone, hidden_size=8, pool_scales=[1, 2], use_auxiliary_head=False, num_labels=7, **KINDS
     )
+    return transformers.UperNetForSemanticSegmentation(config)
+
+
+def segformer():
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2, hidden_sizes=[8, 12], depths=[1, 1], num_attention_heads=[2, 3], sr_ratios=[2, 1],
+        decoder_hidden_size=8, initializer_range=0.3, num_labels=7, **KINDS,
+    )  # fmt: skip
+    return transformers.SegformerForSemanticSegmentation(config)
+
+
+@pytest.mark.parametrize("make", [upernet, segformer])
+def test_classes_of_pixels(tmp_path, make):
+    """Every class that is there, with its mask."""
     processor = transformers.SegformerImageProcessor(size={"height": 64, "width": 64})
-    folder = saved(tmp_path, transformers.UperNetForSemanticSegmentation(config), processor=processor)
+    folder = saved(tmp_path, make(), processor=processor)
     found = pipeline("image-segmentation", folder)(images(2))
     theirs = transformers.pipeline("image-segmentation", model=folder, device="cpu")(images(2))
     for ours, expected in zip(found, theirs, strict=True):

@@ -34,6 +34,7 @@ from flax_transformer.data.synthetic.shape_caption import (
     ShapeCaptions,
     tell,
 )
+from flax_transformer.data.synthetic.shape_map import SceneMapData
 from flax_transformer.data.synthetic.shape_pair import PaintedShapeData, ShapePairData, ShapeSetsData, SketchedShapes
 from flax_transformer.data.synthetic.shape_question import ShapeQuestions, ShapeVQA
 
@@ -54,6 +55,7 @@ __all__ = [
     "PaintedShapeData",
     "SceneCaptions",
     "SceneData",
+    "SceneMapData",
     "ShapeCaptions",
     "ShapePairData",
     "ShapeQuestions",

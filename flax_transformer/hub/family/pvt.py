@@ -1,5 +1,6 @@
 """PVT checkpoints (Wang et al. 2021)."""
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -32,25 +33,46 @@ EACH = {
 """Lists with an entry for each stage, of which the first `num_encoder_blocks` count."""
 
 
-def _stages(fields: Fields) -> dict[str, Any]:
-    count, ratios = fields.integer("num_encoder_blocks", 4), fields.get("mlp_ratios", [8, 8, 4, 4])
-    strides = fields.get("strides", fields["patch_sizes"])
-    lists = {**{name: fields[name] for name in EACH}, "mlp_ratios": ratios, "strides": strides}
+def read_lists(fields: Fields, each: Mapping[str, str], ratios: list[int]) -> dict[str, Any]:
+    """Read the lists with an entry for each stage, of which the first `num_encoder_blocks` count, and what is the same
+    of the first stage's blocks.
+
+    Args:
+      each: where ours are, by the name of theirs.
+      ratios: `mlp_ratios` where config.json gives none.
+
+    Raises:
+      ValueError: what is no list, or too short, or a ratio by which an inner width is not whole.
+    """
+    count, lists = fields.integer("num_encoder_blocks", 4), {name: fields[name] for name in each}
+    lists["mlp_ratios"] = fields.get("mlp_ratios", ratios)
     for name, values in lists.items():
         if count < 1 or not isinstance(values, list) or len(values) < count:
             raise ValueError(f"config.json must give {name} for each of {count} stages, it is {values!r}")
-    if strides[:count] != fields["patch_sizes"][:count]:
-        raise ValueError(f"patches must lie side by side, got patch_sizes={fields['patch_sizes']}, strides={strides}")
-    found = {ours: tuple(fields[name][:count]) for name, ours in EACH.items()}
-    numbers = [Fields.of({"mlp_ratios": each}).number("mlp_ratios") for each in ratios[:count]]
+    found = {ours: tuple(fields[name][:count]) for name, ours in each.items()}
+    numbers = [Fields.of({"mlp_ratios": each}).number("mlp_ratios") for each in lists["mlp_ratios"][:count]]
     found["inners"] = tuple(map(inner_width, found["widths"], numbers))
-    first = {"embed": found["widths"][0], "first.heads": found["stage_heads"][0], "inner": found["inners"][0]}
-    return {**found, **first, "patches.patch": (found["strides"][0],) * 2}
+    return {
+        **found, "embed": found["widths"][0], "first.heads": found["stage_heads"][0], "inner": found["inners"][0],
+    }  # fmt: skip
+
+
+def write_lists(config: Any) -> dict[str, Any]:
+    """Write what `read_lists` reads and no row of a table names."""
+    ratios = [ratio_of(inner, width) for inner, width in zip(config.inners, config.widths, strict=True)]
+    return {"num_encoder_blocks": len(config.depths), "mlp_ratios": ratios}
+
+
+def _stages(fields: Fields) -> dict[str, Any]:
+    strides, sizes = fields.get("strides", fields["patch_sizes"]), fields["patch_sizes"]
+    found = read_lists(fields.updated({"strides": strides}), {**EACH, "strides": "strides"}, [8, 8, 4, 4])
+    if found["strides"] != tuple(sizes[: len(found["strides"])]):
+        raise ValueError(f"patches must lie side by side, got patch_sizes={sizes}, strides={strides}")
+    return {**found, "patches.patch": (found["strides"][0],) * 2}
 
 
 def _lists(config: PVTConfig) -> dict[str, Any]:
-    ratios = [ratio_of(inner, width) for inner, width in zip(config.inners, config.widths, strict=True)]
-    return {"num_encoder_blocks": len(config.depths), "strides": list(config.strides), "mlp_ratios": ratios}
+    return {**write_lists(config), "strides": list(config.strides)}
 
 
 CONFIG = ConfigTable(

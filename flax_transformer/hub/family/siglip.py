@@ -96,13 +96,15 @@ UNREAD = (r"^text_model\.", r"^logit_(scale|bias)$", r"^vision_model\.head\.")
 PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
 
 
-def _alone(side: str, config: ConfigTable, table: tuple[TensorRow, ...], call: Tower, inputs: Signature) -> Family:
-    """Register a tower by itself."""
+def alone(
+    kind: str, side: str, config: ConfigTable, table: tuple[TensorRow, ...], call: Tower, inputs: Signature
+) -> Family:
+    """Return the family of a tower by itself, `Text` or `Vision`, of a kind of both."""
     tower = Architecture(config.read, call, base=True, uses=("retrieval",), inputs=inputs, **ALONE)
     name = side.lower()
     return Family(
-        model_type=f"siglip_{name}_model", architectures={f"Siglip{side}Model": tower}, table=table, write=config.write,
-        prefix=f"{name}_model.", ignored=BUFFERS,
+        model_type=f"{kind}_{name}_model", architectures={f"{kind.capitalize()}{side}Model": tower}, table=table,
+        write=config.write, prefix=f"{name}_model.", ignored=BUFFERS,
     )  # fmt: skip
 
 
@@ -120,6 +122,6 @@ FAMILIES = {
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
     ),
-    "siglip_text_model": _alone("Text", TEXT_CONFIG, TEXT_TABLE, last_tower, PADDED),
-    "siglip_vision_model": _alone("Vision", IMAGE_CONFIG, IMAGE_TABLE, image_tower, IMAGES),
+    "siglip_text_model": alone("siglip", "Text", TEXT_CONFIG, TEXT_TABLE, last_tower, PADDED),
+    "siglip_vision_model": alone("siglip", "Vision", IMAGE_CONFIG, IMAGE_TABLE, image_tower, IMAGES),
 }  # fmt: skip

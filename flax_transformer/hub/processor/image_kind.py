@@ -13,10 +13,13 @@ from flax_transformer.hub.processor.image_step import (
     Normalize,
     Offset,
     Pad,
+    Patchify,
     PillowResize,
     Quantize,
     Rescale,
     ResizeToMultiples,
+    ResizeToPatches,
+    SmoothResize,
     StackImages,
 )
 
@@ -33,6 +36,14 @@ OTHERS = {"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"}
 def _resize(options: Options) -> tuple[Any, ...]:
     size = _size(options, "size", square=bool(options.get("default_to_square")))
     return (PillowResize(size, _filter(options)),)
+
+
+def _resize_smoothly(options: Options) -> tuple[Any, ...]:
+    if _filter(options) not in (2, 3):
+        raise ValueError(f"resample must be 2 or 3 where floats are resized, got {options['resample']!r}")
+    if not options["do_rescale"]:
+        raise ValueError("do_resize needs do_rescale where floats are resized, got none")
+    return (SmoothResize(*_rectangle(options, "size"), cubic=options["resample"] == 3),)
 
 
 def _resize_and_crop(options: Options) -> tuple[Any, ...]:
@@ -90,6 +101,22 @@ def _pad(options: Options) -> Pad:
 
 def _pad_and_mask(options: Options) -> Pad:
     return Pad(_pad(options).size, mask=True)
+
+
+def _patches(options: Options) -> dict[str, int]:
+    names = {"patch": "patch_size", "most": "max_num_patches"}
+    for name in names.values():
+        if not _is_edge(options[name]):
+            raise ValueError(f"{name} must be a whole number from 1 to {LARGEST}, got {options[name]!r}")
+    return {ours: options[theirs] for ours, theirs in names.items()}
+
+
+def _resize_to_patches(options: Options) -> tuple[Any, ...]:
+    return (ResizeToPatches({}, _filter(options), **_patches(options)),)
+
+
+def _patchify(options: Options) -> Patchify:
+    return Patchify(**_patches(options))
 
 
 def _quantize(options: Options) -> Quantize:
@@ -158,7 +185,7 @@ class ImageProcessorType:
     steps: tuple[tuple[str, Make], ...] = (RESIZE, CROP, RESCALE, NORMALIZE)
     """In this order, each if it is asked for."""
     batch: tuple[str, Make] | None = ("do_pad", _pad)
-    """What makes a batch of images, if it is asked for; else they must be of one size."""
+    """What makes a batch of images, if it is asked for; else they must be of one size. Without a flag: always."""
     frames: bool = False
     """Whether images are frames of videos."""
 
@@ -193,10 +220,18 @@ KINDS = {
         (("do_resize", _resize_and_crop), CROP, RESCALE, NORMALIZE), None,
     ),
     "Bit": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "DINOv3ViT": ImageProcessorType(
+        _EVERY | _IMAGENET | _BILINEAR | {"size": 224, "crop_size": 224},
+        (RESCALE, ("do_resize", _resize_smoothly), CROP, NORMALIZE),
+    ),
     "CLIP": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
     "Blip": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
     "Siglip": ImageProcessorType(
         _EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}
+    ),
+    "Siglip2": ImageProcessorType(
+        _EVERY | _HALF | _BILINEAR | {"patch_size": 16, "max_num_patches": 256},
+        (("do_resize", _resize_to_patches), RESCALE, NORMALIZE), ("", _patchify),
     ),
     "VideoMAE": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True,
@@ -218,10 +253,10 @@ KINDS = {
 
 FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
-    "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
-    "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "upernet": "Segformer", "siglip": "Siglip", "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit",
-    "videomae": "VideoMAE", "timesformer": "VideoMAE",
+    "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "dinov3_vit": "DINOv3ViT", "bit": "Bit", "beit": "Beit",
+    "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
+    "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "siglip2": "Siglip2",
+    "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 
@@ -266,10 +301,10 @@ def read_steps(config: Options, kind: ImageProcessorType) -> tuple[bool, tuple[A
         return bool(value)
 
     steps = tuple(step for flag, make in kind.steps if asked(flag) for step in make(options))
-    batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else StackImages()
+    batch = kind.batch[1](options) if kind.batch and (not kind.batch[0] or asked(kind.batch[0])) else StackImages()
     return asked("do_convert_rgb"), steps, batch
 
 
-_FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values()))
+_FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values())) - {""}
 OPTIONS = _FLAGS.union({"pad_size", "clusters"}, *(kind.options for kind in KINDS.values()))
 """All that somebody may ask to be otherwise."""

@@ -4,6 +4,7 @@ Arithmetic is that of `transformers` with Pillow, in its order and its floats, s
 Axes: B images, C channels, H × W pixels.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,61 @@ class ResizeToMultiples(PillowResize):
             sides = tuple(scale * side for side in sides)
         high, wide = (int(side + 0.5) // self.multiple * self.multiple for side in sides)
         return high, wide
+
+
+@dataclass(frozen=True)
+class ResizeToPatches(PillowResize):
+    """Resize so that there are as many patches as may be, whole ones, and sides keep their ratio about (NaFlex)."""
+
+    patch: int
+    most: int
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width that an image gets.
+
+        >>> ResizeToPatches({}, 2, 16, 256).becomes(480, 640)
+        (224, 288)
+        """
+
+        def scaled(scale: float) -> tuple[int, ...]:
+            return tuple(max(1, math.ceil(side * scale / self.patch)) * self.patch for side in (height, width))
+
+        low, high = 1e-6, 100.0
+        while high - low >= 1e-5:
+            middle = (low + high) / 2
+            fits = math.prod(scaled(middle)) <= self.most * self.patch**2
+            low, high = (middle, high) if fits else (low, middle)
+        rows, columns = scaled(low)
+        return rows, columns
+
+
+@dataclass(frozen=True)
+class SmoothResize:
+    """Resize in float32, each pixel a mean of all that it covers, as PyTorch does with `antialias`."""
+
+    height: int
+    width: int
+    cubic: bool = False
+    """Whether weights are a cubic's, of twice the reach, and not a triangle's."""
+
+    def __call__(self, image: ImageArray) -> Float[np.ndarray, "C h w"]:
+        """Return the image in the other size."""
+        down, across = (self._weights(*sides) for sides in zip(image.shape[1:], (self.height, self.width), strict=True))
+        return np.einsum("hH,cHW,wW->chw", down, image.astype(np.float32), across, optimize=True)
+
+    def _weights(self, old: int, new: int) -> Float[np.ndarray, "new old"]:
+        half, scale = np.float32(0.5), np.float32(old) / np.float32(new)  # every step is rounded, as there
+        wide, centre = max(scale, np.float32(1)), scale * (np.arange(new, dtype=np.float32) + half)[:, None]
+        reach, place = np.float32(2 if self.cubic else 1) * wide, np.arange(old, dtype=np.float32)
+        seen = (place >= np.trunc(centre - reach + half)) & (place < np.trunc(centre + reach + half))
+        x = np.abs((place - centre + half) * (np.float32(1) / wide))
+        if self.cubic:
+            near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+            weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+        else:
+            weights = np.maximum(1 - x, 0)
+        weights = np.where(seen, weights, 0)
+        return weights / weights.sum(1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -178,6 +234,36 @@ class Pad:
         for place, image in zip(mask, images, strict=True):
             place[: image.shape[1], : image.shape[2]] = 1
         return StackImages()(padded) | ({"pixel_mask": mask} if self.mask else {})
+
+
+@dataclass(frozen=True)
+class Patchify:
+    """Images as patches in rows, of which the last ones are padding where an image has fewer."""
+
+    patch: int
+    most: int
+
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return `pixel_values` [B, P, F], `pixel_attention_mask` [B, P] and `spatial_shapes` [B, 2].
+
+        Raises:
+          ValueError: an image without a patch or with too many, or images of several kinds.
+        """
+        p, made = self.patch, []
+        grids = [(image.shape[1] // p, image.shape[2] // p) for image in images]
+        for image, (rows, columns) in zip(images, grids, strict=True):
+            if not 1 <= rows * columns <= self.most:
+                raise ValueError(
+                    f"an image must have 1 to {self.most} patches of {p}×{p} pixels, got one of {rows}×{columns}"
+                )
+            cut = image[:, : rows * p, : columns * p].reshape(len(image), rows, p, columns, p)
+            patches = cut.transpose(1, 3, 2, 4, 0).reshape(rows * columns, -1)
+            made.append(np.pad(patches, ((0, self.most - len(patches)), (0, 0))))
+        counts = np.array(grids).prod(1)
+        return StackImages()(made) | {
+            "pixel_attention_mask": (np.arange(self.most) < counts[:, None]).astype(np.int32),
+            "spatial_shapes": np.array(grids, np.int32),
+        }
 
 
 @dataclass(frozen=True)

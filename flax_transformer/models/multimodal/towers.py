@@ -118,8 +118,9 @@ class TwoTowers(Matcher):
     @classmethod
     def describe_batch(cls, config: TwoTowersConfig, batch: dict[str, Any]) -> Described:
         """Count B pairs."""
-        (rows, length), (_, height, width, _) = (batch["inputs"][name].shape for name in ("tokens", "images"))
-        return Described({"rows": rows, "length": length, "height": height, "width": width}, rows, "pairs")
+        rows, length = batch["inputs"]["tokens"].shape
+        images = module_of(config.vision.backbone).describe_batch(config.vision.backbone, batch)
+        return Described({**images.sizes, "rows": rows, "length": length}, rows, "pairs")
 
     def __init__(self, cfg: TwoTowersConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -146,11 +147,11 @@ class TwoTowers(Matcher):
         return unit(self.text.head(hidden, None if lengths is None else lengths - 1, key=keys[1]))
 
     def embed_images(
-        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+        self, images: Float[Array, "*B H W C"] | None = None, *, key: PRNGKeyArray | None = None, **patches: Array
     ) -> Float[Array, "*B E"]:
-        """Embed images; `key` is for dropout."""
-        keys = split_keys(key)
-        return unit(self.vision.head(self.vision.hidden_states(images, key=keys[0]), key=keys[1]))
+        """Embed images; `key` is for dropout. An encoder of patches is given these in place of images, by name."""
+        keys, given = split_keys(key), () if images is None else (images,)
+        return unit(self.vision.head(self.vision.hidden_states(*given, **patches, key=keys[0]), key=keys[1]))
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image alone over its patches."""
@@ -163,12 +164,13 @@ class TwoTowers(Matcher):
         images: Float[Array, "*B H W C"] | None = None,
         lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
+        **patches: Array,
     ) -> Embedded:
         """Embed what there is of texts and images; arguments as `embed_text`'s and `embed_images`'s."""
         keys = split_keys(key)
         return Embedded(
             None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),
-            None if images is None else self.embed_images(images, key=keys[1]),
+            self.embed_images(images, **patches, key=keys[1]) if patches or images is not None else None,
         )
 
 

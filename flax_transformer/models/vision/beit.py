@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -56,7 +56,7 @@ class Beit(ViT):
         if cfg.shared is not None:
             self.shared = cfg.shared.build(rngs)
 
-    def given(self, images: Float[Array, "*B H W C"]) -> dict[str, Any]:
+    def given(self, images: Float[Array, "*B H W C"], key: PRNGKeyArray | None = None) -> dict[str, Any]:
         """Return the grid of patches, and biases for distances, stretched to another grid than that of training."""
         grid = Grid(*self.cfg.patches.grid_of(*images.shape[-3:-1]))
         return {"grid": grid} if self.cfg.shared is None else {"grid": grid, "bias": self.shared.resampled(grid)}

@@ -6,7 +6,6 @@ Axes: B batch, H W height and width in pixels, C channels, I J height and width 
 from collections.abc import Callable
 from typing import Any, Literal
 
-import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -18,7 +17,6 @@ from flax_transformer.nn import (
     ConvConfig,
     FeedForwardConfig,
     Grid,
-    PerLayer,
     Precision,
     ResidualConfig,
     StageConfig,
@@ -31,6 +29,7 @@ from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
+from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Order, Part
@@ -143,15 +142,14 @@ class ConvNext(ReadsImages, Module):
         """Return what every stage is given, and what the last gives; arguments and errors as of `feature_map`."""
         cfg, depths = self.cfg, self.cfg.depths
         check_images(images, cfg.channels)
-        keys = split_keys(key, len(depths))
-        rates = jnp.linspace(0, cfg.drop_path, sum(depths)) if cfg.drop_path and key is not None else None
+        keys, rates = split_keys(key, len(depths)), stage_drop_rates(cfg.drop_path, depths, key)
         states = [self.norm(self.patches(images))]
-        for i, depth in enumerate(depths):
+        for i in range(len(depths)):
             states[i] = x = checkpoint_name(states[i], "hidden_states")
             x = getattr(self, f"merge{i + 1}")(x) if i else x
             shape, grid = x.shape, Grid(*x.shape[-3:-1])
-            given = {} if rates is None else {"drop_path": PerLayer(rates[sum(depths[:i]) :][:depth])}
-            states.append(getattr(self, f"stage{i + 1}")(_places(x), grid=grid, key=keys[i], **given).reshape(shape))
+            stage = getattr(self, f"stage{i + 1}")
+            states.append(stage(_places(x), grid=grid, key=keys[i], **rates[i]).reshape(shape))
         return states
 
     def __call__(

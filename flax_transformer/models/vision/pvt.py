@@ -22,7 +22,6 @@ from flax_transformer.nn import (
     GridAttentionConfig,
     GridBlockConfig,
     PatchConfig,
-    PerLayer,
     Precision,
     StageConfig,
     TransformerBlockConfig,
@@ -33,6 +32,7 @@ from flax_transformer.nn import (
 )
 from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import bilinear, resample_positions
 from flax_transformer.ops.split_keys import split_keys
@@ -181,14 +181,13 @@ class PVT(ReadsImages, Module):
         """Return what each stage makes of the one before, without a norm; the last begins with the class token."""
         cfg, found = self.cfg, []
         keys = split_keys(key, 2 * len(cfg.depths))
-        rates = jnp.linspace(0, cfg.drop_path, sum(cfg.depths)) if cfg.drop_path and key is not None else None
+        rates = stage_drop_rates(cfg.drop_path, cfg.depths, key)
         for i, (embedding, stage) in enumerate(zip(self.embeddings, self.stages, strict=True)):
             if found:
                 x, grid = found[-1]
                 images = x.reshape(*x.shape[:-2], *grid, -1)
             x, grid = embedding(images, cfg.dropout, key=keys[2 * i])
-            drop = {} if rates is None else {"drop_path": PerLayer(rates[sum(cfg.depths[:i]) :][: cfg.depths[i]])}
-            found.append((stage(x, key=keys[2 * i + 1], grid=grid, **drop), grid))
+            found.append((stage(x, key=keys[2 * i + 1], grid=grid, **rates[i]), grid))
         return found
 
     def __call__(

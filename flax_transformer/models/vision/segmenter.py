@@ -14,10 +14,12 @@ from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.vision.backbone import BackboneConfig
-from flax_transformer.models.vision.uper_head import ConvHeadConfig, UPerHeadConfig
+from flax_transformer.models.vision.uper_head import ConvHeadConfig, MLPHeadConfig, UPerHeadConfig
 from flax_transformer.nn.batch_norm import by_batch, by_running
-from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.module import Module
+from flax_transformer.ops import dropout
+from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.train.carry import statistics_of
 
@@ -28,13 +30,16 @@ class SegmenterConfig:
 
     backbone: BackboneConfig
     """The network, and which of its maps are given."""
-    head: UPerHeadConfig
+    head: UPerHeadConfig | MLPHeadConfig
     """What scores the classes by all of them."""
     auxiliary: ConvHeadConfig | None = None
     """What scores them by one, which is of use in training alone; None: there is none."""
+    dropout: float = 0.0
+    """Of the head's features, before classes are scored."""
 
     def __post_init__(self):
         check_fields(self)
+        check_rates(self, "dropout")
         maps = len(self.backbone.stages)
         if len(self.head.channels) != maps or (self.auxiliary is not None and self.auxiliary.level >= maps):
             raise ValueError(
@@ -102,19 +107,21 @@ class Segmenter(Module):
         return hidden, {"backbone": below, "head": new, **beside}
 
     def output(self, hidden: Float[Array, "*B I J D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B I J E"]:
-        """Score classes; a key changes nothing."""
-        return self.head.output(hidden)
+        """Score classes; a key is for dropout, None means none."""
+        return self.head.output(dropout(hidden, self.cfg.dropout, key))
 
     def both(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*B I J E"], Float[Array, "..."] | None]:
         """Score classes by the head, and by the auxiliary one on its own map, [*B, I, J, E]; None without one."""
-        maps = self.backbone(images, key=key)
+        keys = split_keys(key)
+        maps = self.backbone(images, key=keys[0])
         beside = self.auxiliary_head.output(self.auxiliary_head(maps, by_running)[0]) if self.cfg.auxiliary else None
-        return self.output(self.head(maps, by_running)[0]), beside
+        return self.output(self.head(maps, by_running)[0], key=keys[1]), beside
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B I J E"]:
         """Score the classes of each place; arguments as of `hidden_states`."""
-        return self.output(self.hidden_states(images, key=key))
+        keys = split_keys(key)
+        return self.output(self.hidden_states(images, key=keys[0]), key=keys[1])

@@ -3,7 +3,8 @@
 UPerNet's (Xiao et al. 2018, https://arxiv.org/abs/1807.10221) has the pyramid pooling of PSPNet (Zhao et al. 2017,
 https://arxiv.org/abs/1612.01105) on the coarsest map, and a feature pyramid (Lin et al. 2017,
 https://arxiv.org/abs/1612.03144) down to the finest; a fully convolutional one (Long et al. 2015,
-https://arxiv.org/abs/1411.4038) on one map helps in training. As in `resnet`, every part is called as `part(x, by)`,
+https://arxiv.org/abs/1411.4038) on one map helps in training. SegFormer's (Xie et al. 2021,
+https://arxiv.org/abs/2105.15203) is of linear layers alone. As in `resnet`, every part is called as `part(x, by)`,
 where `by` says how batch norms normalise, and gives new statistics beside its result.
 
 Axes: B batch, I J height and width of a feature map, C channels, D width, E classes.
@@ -22,7 +23,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn import ConvConfig, Precision, UpConvConfig
 from flax_transformer.nn.batch_norm import BatchNorm, ConvNorm, Normalise
 from flax_transformer.nn.config import check_at_least, check_fields
-from flax_transformer.nn.linear import Linear
+from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import adaptive_mean, bilinear, resample
 from flax_transformer.ops.convolution import max_pool
@@ -32,8 +33,16 @@ Maps = Sequence[Float[Array, "..."]]
 """[*B, I, J, C] each, the finest first."""
 
 
+class OfMaps:
+    """What configs of heads have in common: their channels are those of feature maps."""
+
+    def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Keep the channels where the fields of another image are given."""
+        return {**fields, "channels": self.channels}
+
+
 @frozen
-class UPerHeadConfig:
+class UPerHeadConfig(OfMaps):
     """Pyramid pooling, a feature pyramid, and a convolution of all its levels."""
 
     channels: tuple[int, ...]
@@ -107,7 +116,7 @@ class UPerHead(Module):
 
 
 @frozen
-class ConvHeadConfig:
+class ConvHeadConfig(OfMaps):
     """Convolutions of one feature map."""
 
     channels: int
@@ -162,6 +171,56 @@ class ConvHead(Module):
             x, new["fuse"] = self.fuse(jnp.concatenate([maps[cfg.level], x], axis=-1), by)
             x = jax.nn.relu(x)
         return x, new
+
+
+@frozen
+class MLPHeadConfig(OfMaps):
+    """A linear layer on each feature map, and one on all of them side by side, as fine as the finest."""
+
+    channels: tuple[int, ...]
+    """C of each map, the finest first."""
+    outputs: int
+    """E, the classes that are scored."""
+    embed: int = 256
+    """D, the width of all levels and of what comes."""
+    init_std: float | None = None
+    """Standard deviation kernels start with; None: Xavier's, and He's before a batch norm."""
+    precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "outputs", "embed")
+        check_at_least(self, 0, "init_std")
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"every map needs channels, got {self.channels}")
+
+    def build(self, rngs: nnx.Rngs) -> "MLPHead":
+        """Make the head."""
+        return MLPHead(self, rngs=rngs)
+
+
+class MLPHead(Module):
+    """Features [*B, I, J, D] as fine as the finest map; `output` scores classes by them."""
+
+    def __init__(self, cfg: MLPHeadConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        kinds = {"kernel_init": initializer(cfg), "rngs": rngs, **cfg.precision.dtypes}
+        for i, channels in enumerate(cfg.channels):
+            setattr(self, f"lateral{i}", Linear(channels, cfg.embed, **kinds))
+        self.fuse = _conv_norm(cfg, len(cfg.channels) * cfg.embed, cfg.embed, 1, rngs=rngs)
+        self.output = Linear(cfg.embed, cfg.outputs, **kinds)
+
+    def __call__(self, maps: Maps, by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Compute the features.
+
+        Raises:
+          ValueError: other maps than the head is made for.
+        """
+        check_maps(maps, self.cfg.channels)
+        levels = [_resized(getattr(self, f"lateral{i}")(x), _size(maps[0])) for i, x in enumerate(maps)]
+        x, statistics = self.fuse(jnp.concatenate(levels[::-1], axis=-1), by)
+        return jax.nn.relu(x), {"fuse": statistics}
 
 
 @frozen

@@ -6,6 +6,7 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens a
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -39,7 +40,8 @@ class ViTConfig(TrunkConfig):
     patches: PatchConfig | StemConfig
     """How an image is cut into patches and embedded."""
     tokens: tuple[str, ...] = ("class_token",)
-    """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too."""
+    """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too. Of a
+    name that stands several times there are as many, one after another: DINOv3's `register_tokens`."""
     position: Literal["learned", "fixed", "none"] = "learned"
     """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
     mask_token: bool = False
@@ -91,13 +93,14 @@ class ViT(ReadsImages, Module):
     """Hidden states of an image's tokens and patches, which all see each other."""
 
     layer_order = (
-        "patches", "class_token", "distillation_token", "mask_token", "positions", "norm", Part("trunk"),
+        "patches", "class_token", "distillation_token", "register_tokens", "mask_token", "positions", "norm",
+        Part("trunk"),
     )  # fmt: skip
 
     def __init__(self, cfg: ViTConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.patches = cfg.patches.build(rngs)
-        tables = dict.fromkeys((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1], 1)
+        tables = Counter((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1])
         tables |= {"positions": len(cfg.tokens) + math.prod(cfg.patches.grid)} if cfg.tabled else {}
         init = nnx.initializers.normal(cfg.table_std)
         for name, count in tables.items():
@@ -137,7 +140,7 @@ class ViT(ReadsImages, Module):
     ) -> Float[Array, "*B T D"]:
         """Put tokens before the patches of a grid, and add positions; the rest as the config says."""
         cfg = self.cfg
-        tokens = [getattr(self, name)[...] for name in cfg.tokens]
+        tokens = [getattr(self, name)[...] for name in dict.fromkeys(cfg.tokens)]
         x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
         table = self.positions_of(*grid)
         x = x if table is None else x + table
@@ -177,10 +180,10 @@ class ViT(ReadsImages, Module):
         """
         keys = split_keys(key)
         x = self.embed(images, masked=masked, key=keys[0])
-        return self.trunk(x, mask=mask, key=keys[1], **self.given(images))
+        return self.trunk(x, mask=mask, key=keys[1], **self.given(images, key))
 
-    def given(self, images: Float[Array, "*B H W C"]) -> dict[str, Any]:
-        """Return what blocks are given besides, of images of this size."""
+    def given(self, images: Float[Array, "*B H W C"], key: PRNGKeyArray | None = None) -> dict[str, Any]:
+        """Return what blocks are given besides, of images of this size; a key is for what of it is random."""
         return {}
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
@@ -203,7 +206,7 @@ class ViT(ReadsImages, Module):
         """Return what every layer is given, and what the last gives, before the norm at the end."""
         keys = split_keys(key)
         x = self.embed(images, key=keys[0])
-        return [x, *self.trunk.states(x, key=keys[1], **self.given(images))]
+        return [x, *self.trunk.states(x, key=keys[1], **self.given(images, key))]
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches."""
