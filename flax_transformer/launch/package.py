@@ -28,7 +28,7 @@ class Package:
     """Code to send."""
 
     content: bytes
-    """A tar archive, compressed by xz: a ConfigMap has room for a mebibyte."""
+    """A tar archive, compressed by xz: a ConfigMap has room for little."""
     files: int
     experiment: str
     """Path of the experiment file inside of it."""

@@ -12,7 +12,9 @@ main() {
 
   if [ ! -e "$code/ready" ]; then
     rm -rf "$code" && mkdir -p "$code"
-    python3 -m tarfile --extract "$from/code.tar.xz" "$code"  # no program for xz is needed
+    cat "$from"/code.tar.xz* >"$code.tar.xz"  # in one piece, or in several
+    python3 -m tarfile --extract "$code.tar.xz" "$code"  # no program for xz is needed
+    rm "$code.tar.xz"
     # The machines' own Python may be too old; uv fetches one.
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet uv
     (cd "$code" && python3 -m uv venv --quiet --python 3.12 venv &&

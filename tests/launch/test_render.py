@@ -136,7 +136,7 @@ def test_workers_write_to_the_mounted_bucket():
         ("tpu-vm", {"accelerator": find_accelerator("tpu7x-128")}, "tpu7x-128 is offered by GKE alone: use --on gke"),
         ("queued-resource", {"accelerator": find_accelerator("tpu7x-8")}, "use --on gke"),
         ("sky", {"accelerator": find_accelerator("tpu7x-8")}, "use --on gke"),
-        ("gke", {"package": replace(REQUEST.package, content=b"0" * 2**20)}, "must fit into a ConfigMap of 1,048,576"),
+        ("gke", {"package": replace(REQUEST.package, content=b"0" * (3 * 2**20 + 1))}, "into ConfigMaps of 3,145,728"),
     ],
 )
 def test_what_a_target_cannot_do_is_said(on, changes, message):
@@ -161,3 +161,19 @@ def test_a_workdir_that_not_all_machines_reach_is_refused(workdir):
 def test_a_name_that_clouds_refuse_is_refused(name):
     with pytest.raises(ValueError, match="a name must begin with a letter"):
         replace(REQUEST, name=name)
+
+
+def test_code_too_large_for_one_config_map_is_split():
+    """Each part is in a ConfigMap of its own, all in one folder of the worker, which puts them together."""
+    made = plan("gke", package=replace(REQUEST.package, content=b"0" * (2**20 + 1)))
+    split, first, second, *_ = [step.command for step in made.steps]
+    folder = REQUEST.folder
+    assert split == ("split", "-a", "1", "-b", "786432", f"{folder}/code.tar.xz", f"{folder}/code.tar.xz.")
+    assert first[3:] == (
+        REQUEST.name, f"--from-file={folder}/code.tar.xz.a", f"--from-file={folder}/worker.sh"
+    )  # fmt: skip
+    assert second[3:] == (f"{REQUEST.name}-b", f"--from-file={folder}/code.tar.xz.b")
+    pod = yaml.safe_load(made.files[0][1])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    sources = [source["configMap"]["name"] for source in pod["volumes"][0]["projected"]["sources"]]
+    assert sources == [REQUEST.name, f"{REQUEST.name}-b"]
+    assert {*sources} <= {*made.delete[1]}

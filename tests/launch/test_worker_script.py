@@ -98,6 +98,14 @@ def test_the_code_is_installed_once(worker):
     assert sum("venv --quiet" in line for line in installed) == 1
 
 
+def test_code_in_several_pieces_is_put_together(worker):
+    whole = (worker.home / "code.tar.xz").read_bytes()
+    (worker.home / "code.tar.xz").unlink()
+    for ending, piece in zip("ab", (whole[:50], whole[50:]), strict=True):
+        (worker.home / f"code.tar.xz.{ending}").write_bytes(piece)
+    assert worker("worker.sh", "0").communicate(timeout=60)[0] == "done\n"
+
+
 def test_a_worker_that_must_make_way_lets_the_experiment_save_and_says_so(worker):
     job = worker("worker.sh", "0", "--wait")
     wait_for(worker.home / "training")

@@ -10,7 +10,8 @@ from tests.hub.test_golden import real_positions
 
 OTHER = {
     "decision_transformer": "reads trajectories", "dit": "a program is of texts, images and recordings",
-    "lxmert": "a program is of texts", "whisper": "needs a feature extractor",
+    "lxmert": "a program is of texts", "siglip2": "reads patches of images of any shape",
+    "whisper": "needs a feature extractor",
     "timesformer": "reads videos", "videomae": "reads videos", "vivit": "reads videos",
 }  # fmt: skip
 """What has no program, and why."""
