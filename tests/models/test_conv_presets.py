@@ -1,4 +1,4 @@
-"""Convolutional networks, mixers and detectors have the published sizes."""
+"""Convolutional networks, mixers, detectors and newer encoders of images have the published sizes."""
 
 import pytest
 from flax import nnx
@@ -10,6 +10,8 @@ from flax_transformer.train.state import parameter_count
 MILLIONS = {
     "resnet18": 11.69, "resnet34": 21.80, "resnet50": 25.56, "resnet101": 44.55, "resnet152": 60.19,
     "convnext_tiny": 28.59, "convnext_small": 50.22, "convnext_base": 88.59, "convnext_large": 197.77,
+    "segformer_b0": 3.75, "segformer_b5": 84.71, "dinov3_small": 21.60, "dinov3_base": 85.66, "dinov3_large": 303.13,
+    "dinov3_7b": 6716.04, "siglip2_base_patch16_naflex": 375.23, "siglip2_so400m_patch16_naflex": 1135.67,
     "mixer_small_patch32": 19.10, "mixer_base_patch16": 59.88, "mixer_large_patch16": 208.20,
 }  # fmt: skip
 

@@ -27,5 +27,5 @@ def siglip2_base_patch16_naflex(vocab: int = 256_000, *, precision: Precision = 
 
 
 def siglip2_so400m_patch16_naflex(vocab: int = 256_000, *, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Return SigLIP 2 SO400M/16 NaFlex: 1,136.0 M parameters."""
+    """Return SigLIP 2 SO400M/16 NaFlex: 1,135.7 M parameters."""
     return _naflex(siglip_so400m_patch14(vocab, precision=precision))
