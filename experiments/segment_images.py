@@ -10,8 +10,8 @@ of linear layers. The folder has `images/training`, `images/validation`, `annota
 says `test mIoU`, the mean over classes of intersection over union. The run's `export` is a checkpoint that
 `transformers` opens.
 
-On 200 drawn scenes mIoU 38.79 %, pixel accuracy 89.29 % (seed 0, 118 CPU seconds, 2026-11-28): a short run, whose
-shapes are told from the ground and not yet well from each other.
+On 200 drawn scenes mIoU 94.39 %, pixel accuracy 98.99 % (seed 0, 331 CPU seconds, 2026-11-28). After the first 500
+steps validation has 66.9 %.
 """
 
 from flax_transformer.data.synthetic import SceneMapData, ShapeScenes
@@ -39,7 +39,7 @@ EXPERIMENT = Recipe(
     objective=BatchStatistics(of=PixelLabelLoss()),
     evaluators=(SegmentationEvaluator(),),
     optimizer=muon_cosine(3e-3),
-    train=TrainConfig(steps=500, log_every=50, eval_every=250, checkpoint_every=250),
+    train=TrainConfig(steps=2_500, log_every=100, eval_every=500, checkpoint_every=500),
 )  # fmt: skip
 
 if __name__ == "__main__":

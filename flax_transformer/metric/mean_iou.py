@@ -38,10 +38,10 @@ def mean_iou(counts: Int[np.ndarray, "E E"]) -> dict[str, float]:
     >>> mean_iou(np.array([[3, 1], [0, 4]]))
     {'miou': 0.775, 'pixel_accuracy': 0.875, 'class_accuracy': 0.875}
     """
-    right, there, told = np.diag(counts), counts.sum(1), counts.sum(0)
-    present = there + told > 0
+    right, there, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
+    present = there + predicted > 0
     means = {
-        "miou": (right[present] / (there + told - right)[present]),
+        "miou": (right[present] / (there + predicted - right)[present]),
         "pixel_accuracy": right.sum(keepdims=True) / max(counts.sum(), 1),
         "class_accuracy": right[there > 0] / there[there > 0],
     }
