@@ -102,7 +102,7 @@ def draw(explorer: Explorer, look: dict[str, Any], rounds: int) -> tuple[list[fl
       await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
       return (performance.now() - began) / 1000;
     })()"""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = write_explore_page(Path(folder) / "page.html", explorer.facts(), {"input": {"text": ""}, "look": look})
         page = Page(executable(), Path(folder) / "profile")
         page.open(path)

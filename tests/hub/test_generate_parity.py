@@ -112,8 +112,26 @@ def check(both, ids, mask, settings):
 
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_equal_transformers(both, case):
-    mask = padded([7, 3, 1, 5], 7, "left" if both[0] in CAUSAL else "right")
+    # With rules on its source: to transformers padding is tokens of it.
+    lengths = [7, 7, 7, 7] if case == "more rules" else [7, 3, 1, 5]
+    mask = padded(lengths, 7, "left" if both[0] in CAUSAL else "right")
     check(both, np.where(mask, random_ids(V, 4, 7, seed=len(case), low=4), PAD), mask, CASES[case])
+
+
+def test_rules_on_a_source_do_not_see_its_padding(both):
+    """A row gives what it gives alone."""
+    name, _, ours = both
+    lengths, side = [7, 3, 5], "left" if name in CAUSAL else "right"
+    mask = padded(lengths, 7, side)
+    ids = np.where(mask, random_ids(V, 3, 7, seed=1, low=4), PAD)
+    together = np.asarray(ours.generate(ids, mask, **CASES["more rules"]))
+    for row, length in enumerate(lengths):
+        alone = np.asarray(ours.generate(ids[row : row + 1][:, mask[row] == 1], **CASES["more rules"]))[0]
+        written, expected = (each[start:] for each, start in (
+            (together[row], 7 * (side == "left")), (alone, length * (side == "left"))
+        ))  # fmt: skip
+        n = min(len(written), len(expected))
+        np.testing.assert_array_equal(written[:n], expected[:n])
 
 
 def test_tokens_equal_without_a_mask(both):

