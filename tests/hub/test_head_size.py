@@ -122,7 +122,7 @@ THEIRS = [
     if kind not in ("mixer", "cct")
     and name not in ("ViltForImagesAndTextClassification", "DINOv3ViTForImageClassification")
 ]
-"""Of transformers, which has no such class of DINOv3, and not of more images a text than the golden config.json says."""
+"""Of transformers, which has no such class of DINOv3, and not of more images a text than the config.json says."""
 
 
 @pytest.mark.parity
