@@ -130,7 +130,7 @@ def lookup_draft(prompt: Int[Array | np.ndarray, "B P"], count: int, longest: in
     if longest < 1:
         raise ValueError(f"prompt lookup looks for at least 1 token, got {longest}")
 
-    def propose(prompt: Array, seen: Seen, choose: Callable) -> tuple[Proposal, Array]:
+    def propose(prompt: Array | np.ndarray, seen: Seen, choose: Callable) -> tuple[Proposal, Array | np.ndarray]:
         found = partial(_follow, count=count, longest=longest)
         return Proposal(jax.vmap(found)(prompt, seen.tokens, seen.t), None), prompt
 
@@ -293,9 +293,9 @@ def _choose(
 
 
 def _keep(
-    proposed: Int[Array, "B K"], logits: Float[Array, "B T V"], drawn_from: Float[Array, "B K V"] | None, keys: Keys
+    proposed: Int[Array, "B K"], logits: Float[Array, "B T V"], drawn_from: Float[Array, "B K _"] | None, keys: Keys
 ) -> tuple[Int[Array, "B"], Int[Array, "B T"], Bool[Array, "B"]]:
-    """Return how many drawn_from tokens are kept, all tokens, drawn after them, and where the draft is no number."""
+    """Return how many proposed tokens are kept, all tokens, one drawn after them, and where the draft is no number."""
     p = jax.nn.softmax(logits)
     if drawn_from is None:
         q, odd = jax.nn.one_hot(proposed, p.shape[-1]), jnp.zeros(len(proposed), bool)

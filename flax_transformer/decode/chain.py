@@ -139,8 +139,8 @@ def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
     )
 
 
-def running(state: State) -> Bool[Array, ""]:
-    """Return whether any row still has tokens to come."""
+def running(state: Any) -> Bool[Array, ""]:
+    """Return whether any row of a loop's state still has tokens to come."""
     return ~state.done.all()
 
 
@@ -180,8 +180,8 @@ def _put(old: Array, new: Array, t: Int[Array, ""]) -> Array:
     return jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), t, axis=1)
 
 
-def finish(state: State, config: Greedy) -> Decoded:
-    """Return what was decoded, with lengths and scores."""
+def finish(state: Any, config: Greedy) -> Decoded:
+    """Return what a loop's state has decoded, with lengths and scores."""
     ended = is_end(state.tokens, config)
     if config.stop:
 

@@ -189,7 +189,7 @@ def test_lookup_proposes_what_followed_the_first_time(prompt, said, proposed):
 
     made, padded = lookup_draft(jnp.array([prompt]), 3), jnp.array([[*said, *[1] * (5 - len(said))]])
     seen = Seen(jnp.array([(prompt + said)[-1]]), padded, jnp.array([len(said)]))
-    assert made.propose(made.state, seen, None)[0].tokens[0].tolist() == proposed
+    assert made.propose(made.state, seen, lambda *_: None)[0].tokens[0].tolist() == proposed
 
 
 def test_lookup_needs_few_passes_for_what_repeats_itself():

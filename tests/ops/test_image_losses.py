@@ -43,7 +43,7 @@ def test_the_relativistic_loss_is_of_pairs():
 def test_penalties_are_those_of_gradients_known_by_hand():
     """Of a critic w·x + ½ |x|² the gradient is w + x."""
     rng = np.random.default_rng(0)
-    w, real = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 2), (4, 3, 2)))
+    w, real = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 2), (4, 3, 2)))
 
     def critic(x):
         return jnp.sum(w * x + x**2 / 2, axis=(1, 2))

@@ -31,7 +31,7 @@ def _besides(fields: Fields) -> dict[str, Any]:
 
 
 def _move(fields: Fields, name: str, usual: float | None) -> float | None:
-    return None if fields.get(name, usual) is None else fields.number(name, usual)
+    return None if fields.get(name, usual) is None else float(fields.number(name, usual))
 
 
 def _write(config: DINOv3Config) -> dict[str, Any]:

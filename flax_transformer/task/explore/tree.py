@@ -24,7 +24,7 @@ def writes(pretrained: Pretrained) -> bool:
     return True
 
 
-def tree_of(pretrained: Pretrained, inputs: Mapping[str, np.ndarray], beams: int, tokens: int) -> dict[str, Any]:
+def tree_of(pretrained: Pretrained, inputs: Mapping[str, np.ndarray], beams: Any, tokens: Any) -> dict[str, Any]:
     """Return the tree of the search that `generate(num_beams=beams, max_new_tokens=tokens)` runs of one row.
 
     Raises:
