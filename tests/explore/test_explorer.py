@@ -22,7 +22,7 @@ from tests.contract.golden import GOLDEN, load
 from tests.shares import only
 
 pytestmark = pytest.mark.proves("explorer", "every family opens, a head is shown, an intervention changes the output")
-WITHOUT = ("convnext", "mixer", "resnet", "upernet")
+WITHOUT = ("convnext", "timm_convnext", "mixer", "resnet", "upernet")
 """Families without attention."""
 
 
