@@ -35,6 +35,13 @@ def check_at_least(config: Any, least: int, *names: str) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def check_stages(config: Any, *names: str) -> None:
+    """Raise ValueError unless fields that have an entry for each stage have as many, and one at least."""
+    sizes = {name: len(getattr(config, name)) for name in names}
+    if not min(sizes.values()) or len({*sizes.values()}) > 1:
+        raise ValueError(f"there must be a stage, and an entry for each everywhere, got {sizes}")
+
+
 def check_rates(config: Any, *names: str) -> None:
     """Raise ValueError where a field is no rate at which something is dropped."""
     for name in names:

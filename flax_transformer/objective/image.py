@@ -5,6 +5,7 @@ Axes: B images, H W height and width in pixels, C channels, P places that a disc
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -138,8 +139,8 @@ class PairedLoss(AdversarialObjective):
         keys, images = split_keys(key, 3), batch["inputs"]["images"]
         made = _translated(model.generator, images, keys[0])
         total, metrics = self.error.of(made, batch["labels"], batch["weights"])
-        judged, real = (self._judged(model, each, images, keys[1:]) for each in (made, batch["labels"]))
-        fooled = per_row(self.players_loss.fool(judged, real))
+        judge = partial(self._judged, model, seen=images, keys=keys[1:])
+        fooled = per_row(self.players_loss.fool(judge(made), lambda: judge(batch["labels"])))
         adversarial = jnp.sum(fooled * batch["weights"])
         return total + self.weight * adversarial, {**metrics, "adversarial": adversarial}
 
@@ -193,8 +194,9 @@ class CycleLoss(AdversarialObjective):
         for number, (there, back, judge, source, target) in enumerate(_ways(model, batch)):
             own = keys[5 * number : 5 * number + 5]
             made = _translated(there, source, own[0])
-            judged, real = (judge(self.changed(each, own[1]), key=own[2]) for each in (made, target))
-            totals["adversarial"] += jnp.sum(per_row(self.players_loss.fool(judged, real)) * weights)
+            judged = partial(self._judged, judge, keys=own[1:3])
+            fooled = self.players_loss.fool(judged(made), partial(judged, target))
+            totals["adversarial"] += jnp.sum(per_row(fooled) * weights)
             totals["cycle"] += jnp.sum(absolute_error(_translated(back, made, own[3]), source) * weights)
             same = absolute_error(_translated(there, target, own[4]), target) if self.identity else 0 * weights
             totals["identity"] += jnp.sum(same * weights)
@@ -207,11 +209,13 @@ class CycleLoss(AdversarialObjective):
         for number, (there, _, judge, source, target) in enumerate(_ways(model, batch)):
             own = keys[5 * number : 5 * number + 5]
             made = jax.lax.stop_gradient(_translated(there, source, own[0]))
-            real = judge(self.changed(target, own[1]), key=own[2])
-            fake = judge(self.changed(made, own[3]), key=own[4])
+            real, fake = self._judged(judge, target, own[1:3]), self._judged(judge, made, own[3:5])
             each, metrics = _halves(*self.players_loss.critic(real, fake), batch["weights"])
             total += each
         return total, metrics
+
+    def _judged(self, judge: Any, images: Array, keys: Any) -> Array:
+        return judge(self.changed(images, keys[0]), key=keys[1])
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum the error of images that went there and back."""
@@ -253,10 +257,12 @@ class SampleLoss(AdversarialObjective):
         keys, labels = jax.random.split(_drawn(key), 2), batch["labels"]
         made = model.generator(model.generator.noise(keys[0], len(labels)), labels)
         changing, weights = None if key is None else keys[1], batch["weights"]
-        judged, real = (
-            model.discriminator(self.changed(images, changing), labels) for images in (made, batch["inputs"]["images"])
-        )
-        return jnp.sum(per_row(self.players_loss.fool(judged, real)) * weights), {"count": jnp.sum(weights)}
+
+        def judge(images: Array) -> Array:
+            return model.discriminator(self.changed(images, changing), labels)
+
+        fooled = self.players_loss.fool(judge(made), lambda: judge(batch["inputs"]["images"]))
+        return jnp.sum(per_row(fooled) * weights), {"count": jnp.sum(weights)}
 
     def discriminator_loss(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the discriminator's loss over a batch; without a key there is no penalty."""

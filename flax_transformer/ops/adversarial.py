@@ -23,8 +23,9 @@ class AdversarialLoss(NamedTuple):
 
     critic: Callable[[Logits, Logits], tuple[Logits, Logits]]
     """The critic's loss of real data and of generated, of the numbers of real data and of generated."""
-    fool: Callable[[Logits, Logits], Logits]
-    """The generator's loss of what it has generated, of the numbers of generated data and of real."""
+    fool: Callable[[Logits, Callable[[], Logits]], Logits]
+    """The generator's loss of what it has generated, of the numbers of generated data and, where it calls for them, of
+    real."""
 
 
 def _apart(real: Loss, fake: Loss, fool: Loss) -> AdversarialLoss:
@@ -42,7 +43,7 @@ ADVERSARIAL_LOSSES: dict[AdversarialName, AdversarialLoss] = {
     "non-saturating": _apart(lambda x: jax.nn.softplus(-x), jax.nn.softplus, lambda x: jax.nn.softplus(-x)),
     "least-squares": _apart(lambda x: (x - 1) ** 2, lambda x: x**2, lambda x: (x - 1) ** 2),
     "wasserstein": _apart(lambda x: -x, lambda x: x, lambda x: -x),
-    "relativistic": AdversarialLoss(_relativistic, lambda f, r: jax.nn.softplus(r - f)),
+    "relativistic": AdversarialLoss(_relativistic, lambda f, r: jax.nn.softplus(r() - f)),
 }
 """By name: hinge (Lim & Ye 2017; Miyato et al. 2018), non-saturating (Goodfellow et al. 2014), least-squares (Mao et
 al. 2017), Wasserstein (Arjovsky et al. 2017), which takes a critic with a bounded gradient; relativistic, of pairs of a

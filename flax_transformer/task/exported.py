@@ -1,7 +1,9 @@
 """What programs made of a checkpoint have in common, whatever their format: inputs with open sides, and their check."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,24 @@ def check_target(folder: str | Path, length: int | None) -> Path:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ValueError(f"a program is written to a new or empty folder, got {folder}")
     return folder
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[None]:
+    """Make a program's folder, which is removed again where writing into it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def check_files(folder: Path, *names: str) -> None:
+    """Raise FileNotFoundError unless a program's folder has all of its files."""
+    if lacking := [name for name in names if not (folder / name).is_file()]:
+        whole = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise FileNotFoundError(f"a program's folder has {whole}, {folder} has no {listed(lacking)}")
 
 
 def named_outputs(output: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A checkpoint as an ONNX program, which jax2onnx writes and ONNX Runtime runs back."""
 
 import logging
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +13,16 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import read_json
-from flax_transformer.listing import listed
 from flax_transformer.task.exported import (
     ABOUT,
     Arrays,
     about_program,
+    check_files,
     check_target,
     computed_otherwise,
     input_shapes,
     largest_difference,
+    made_whole,
     named_outputs,
     types_of,
     write_beside,
@@ -79,8 +79,7 @@ def export_onnx(
     given = {name: _fixed(each, {"b": rows, "s": length}) for name, each in given.items()}
     traced, made = _traced(pretrained, given)
     about = about_program(pretrained, given, made)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with made_whole(folder):
         try:
             names = {name: _origin(traced.jaxpr, var) for name, var in zip(made, traced.jaxpr.outvars, strict=True)}
             firsts = {value: name for name, value in reversed(names.items())}
@@ -96,9 +95,6 @@ def export_onnx(
         except Exception as error:  # of whatever kind jax2onnx and ONNX Runtime have
             raise ValueError(f"a {about['architecture']} has no ONNX{_lacking(error)}") from error
         write_beside(pretrained, about, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return program
 
 
@@ -109,8 +105,7 @@ def open_onnx(folder: str | Path) -> OnnxProgram:
       FileNotFoundError: a folder without one.
     """
     folder = Path(folder)
-    if lacking := [name for name in (ONNX, ABOUT) if not (folder / name).is_file()]:
-        raise FileNotFoundError(f"an ONNX program's folder has {ONNX} and {ABOUT}, {folder} has no {listed(lacking)}")
+    check_files(folder, ONNX, ABOUT)
     return OnnxProgram(_session(folder), read_json(folder / ABOUT))
 
 

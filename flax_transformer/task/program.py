@@ -1,6 +1,5 @@
 """A checkpoint as a program: StableHLO that runs without this library, of any batch and length, with its parameters."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,12 @@ from flax_transformer.task.exported import (
     ABOUT,
     Arrays,
     about_program,
+    check_files,
     check_target,
     computed_otherwise,
     input_shapes,
     largest_difference,
+    made_whole,
     named_outputs,
     types_of,
     write_beside,
@@ -91,12 +92,8 @@ def export_program(
     }  # fmt: skip
     program = Program(exported, parameters, about)
     about["largest_difference"] = largest_difference(pretrained, about, program)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with made_whole(folder):
         _write(pretrained, program, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return program
 
 
@@ -108,9 +105,8 @@ def open_program(folder: str | Path) -> Program:
     """
     from safetensors.numpy import load_file
 
-    folder, names = Path(folder), (PROGRAM, PARAMETERS, ABOUT)
-    if lacking := [name for name in names if not (folder / name).is_file()]:
-        raise FileNotFoundError(f"a program's folder has {', '.join(names)}, {folder} has no {listed(lacking)}")
+    folder = Path(folder)
+    check_files(folder, PROGRAM, PARAMETERS, ABOUT)
     _need_flatbuffers()
     exported = jax.export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
     return Program(exported, load_file(folder / PARAMETERS), read_json(folder / ABOUT))

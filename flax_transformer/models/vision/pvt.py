@@ -30,7 +30,7 @@ from flax_transformer.nn import (
     transformer_block,
     with_fields,
 )
-from flax_transformer.nn.config import check_fields, check_rates
+from flax_transformer.nn.config import check_fields, check_rates, check_stages
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops import Mask, dropout, widen
@@ -76,9 +76,7 @@ class PVTConfig:
         check_fields(self)
         check_rates(self, "dropout", "drop_path")
         names = "widths", "depths", "stage_heads", "inners", "strides", "reductions"
-        sizes = {name: len(getattr(self, name)) for name in names}
-        if not self.widths or len(set(sizes.values())) > 1:
-            raise ValueError(f"there must be a stage, and an entry for each everywhere, got {sizes}")
+        check_stages(self, *names)
         if self.reductions[-1] != 1:
             raise ValueError(f"the last stage must have keys of all its patches, got one of {self.reductions[-1]}")
         own = self.patches.embed, self.patches.patch, self.first.embed, self.first.attention.heads

@@ -39,7 +39,7 @@ from flax_transformer.nn import (
     with_fields,
 )
 from flax_transformer.nn.check import check_images
-from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.config import check_at_least, check_fields, check_rates, check_stages
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops import Mask
@@ -87,9 +87,7 @@ class SegFormerConfig:
         check_at_least(self, 1, "channels")
         check_rates(self, "drop_path")
         names = "widths", "depths", "stage_heads", "inners", "windows", "strides", "reductions"
-        sizes = {name: len(getattr(self, name)) for name in names}
-        if not self.widths or len(set(sizes.values())) > 1:
-            raise ValueError(f"there must be a stage, and an entry for each everywhere, got {sizes}")
+        check_stages(self, *names)
         if low := [name for name in names if min(getattr(self, name)) < 1]:
             raise ValueError(f"{low[0]} must be at least 1, got {getattr(self, low[0])}")
         own = self.first.embed, self.first.attention.heads, self.first.feedforward.inner

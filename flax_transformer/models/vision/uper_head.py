@@ -40,6 +40,14 @@ class OfMaps:
         """Keep the channels where the fields of another image are given."""
         return {**fields, "channels": self.channels}
 
+    def check_channels(self) -> None:
+        """Raise ValueError unless a head of all maps has channels of each, and widths that can be."""
+        check_fields(self)
+        check_at_least(self, 1, "outputs", "embed")
+        check_at_least(self, 0, "init_std")
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"every map needs channels, got {self.channels}")
+
 
 @frozen
 class UPerHeadConfig(OfMaps):
@@ -59,11 +67,7 @@ class UPerHeadConfig(OfMaps):
     """Types of parameters and of what is computed."""
 
     def __post_init__(self):
-        check_fields(self)
-        check_at_least(self, 1, "outputs", "embed")
-        check_at_least(self, 0, "init_std")
-        if not self.channels or min(self.channels) < 1:
-            raise ValueError(f"every map needs channels, got {self.channels}")
+        self.check_channels()
         if self.pools and min(self.pools) < 1:
             raise ValueError(f"maps are averaged into at least 1 row and column, got {self.pools}")
 
@@ -189,11 +193,7 @@ class MLPHeadConfig(OfMaps):
     """Types of parameters and of what is computed."""
 
     def __post_init__(self):
-        check_fields(self)
-        check_at_least(self, 1, "outputs", "embed")
-        check_at_least(self, 0, "init_std")
-        if not self.channels or min(self.channels) < 1:
-            raise ValueError(f"every map needs channels, got {self.channels}")
+        self.check_channels()
 
     def build(self, rngs: nnx.Rngs) -> "MLPHead":
         """Make the head."""
