@@ -1,5 +1,7 @@
 """The penalty of some rows of a batch, and generators whose places are squares of pixels."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,24 @@ def test_both_bounds_the_gradient_at_generated_images_too():
     at_made = jnp.sum(r1_penalty(lambda x: model.discriminator(x, labels), made) * batch["weights"])
     assert at_made > 0
     np.testing.assert_allclose(penalties["both"], penalties["r1"] + at_made, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["SampleLoss", "PairedLoss", "CycleLoss"])
+def test_the_generator_of_pairs_is_told_what_is_said_of_real_images(kind):
+    """Its relativistic loss changes with them, another does not."""
+    objective, model, batch = case(kind)
+    batch, real = jax.tree.map(jnp.asarray, batch), "images" if kind == "SampleLoss" else "labels"
+    other = {**batch, "inputs": dict(batch["inputs"])}
+    place = other["inputs"] if real == "images" else other
+    place[real] = jnp.flip(place[real], axis=1) * 0.5
+
+    def adversarial(name, given):
+        loss, told = replace(objective, loss=name)(model, given, key=jax.random.key(0))
+        return float(told.get("adversarial", loss))
+
+    assert adversarial("relativistic", batch) != adversarial("relativistic", other)
+    if kind != "CycleLoss":  # of which the targets are sources of the other way
+        assert adversarial("non-saturating", batch) == adversarial("non-saturating", other)
 
 
 @pytest.mark.rotates
