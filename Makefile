@@ -6,6 +6,7 @@ WORKERS ?= 2
 TESTS ?=
 # SHAPES=1 checks every annotated shape and type at every call, which takes a fifth longer.
 SHAPES ?=
+PARITY ?= parity and not slow
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 \
 	$(if $(SHAPES),--jaxtyping-packages=flax_transformer$(comma)beartype.beartype)
 comma := ,
@@ -38,10 +39,11 @@ slow: $(BIN)/.dev  ## the slow tests that need no torch
 soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
 	@$(BIN)/python -m pytest -n 0 -m soak tests/reliability
 
+# Those that take long take turns as above; PARITY=parity asks for all of them.
 parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'jax2onnx>=0.17' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
-	@$(PYTEST) -m parity
+	@$(PYTEST) -m "$(PARITY)" $(TESTS)
 
 lint: $(BIN)/.dev  ## formatting, style, and who may import whom
 	@$(BIN)/ruff format --check .

@@ -112,6 +112,7 @@ def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     assert (code, "the output of several images must be a folder, got drawn.png" in err) == (1, True)
 
 
+@pytest.mark.rotates
 def test_maps_of_classes_are_written_as_large_as_the_pictures(run, album, tmp_path):
     checkpoint("beit_segmentation", tmp_path)
     code, out, _ = run("segment", "beit_segmentation", album[0], "--output", "map.png")
@@ -130,6 +131,7 @@ def test_maps_of_classes_are_written_as_large_as_the_pictures(run, album, tmp_pa
     assert (code, "to tell the class of every pixel takes a checkpoint that can, got a ViT" in err) == (1, True)
 
 
+@pytest.mark.rotates
 def test_objects_are_told_apart_in_maps(run, album, tmp_path):
     checkpoint("detr_segmentation", tmp_path)
     noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from flax_transformer.cli.mesh import Mesh, asked_mesh
 from flax_transformer.cli.read import Folder, Options, read_lines
 
 
@@ -52,24 +53,6 @@ class BenchSize:
     """What keys and values are rounded to while decoding."""
 
 
-@dataclass(frozen=True)
-class Mesh:
-    """`parallel.MeshConfig`, spelled again so that `--help` needs no JAX."""
-
-    data: int = -1
-    """Devices along each axis; one may be -1, which takes all that are left."""
-    pipeline: int = 1
-    """Stages that the layers of a stack are shared out to."""
-    fsdp: int = 1
-    expert: int = 1
-    """Groups that the experts of a mixture are shared out to."""
-    tensor: int = 1
-    sequence: int = 1
-    slices: int = 1
-    """Groups of devices with a fast network inside and a slow one between; `data` is a multiple of it, and nothing but
-    data parallelism crosses from one to another."""
-
-
 def sharding(
     experiment: Folder,
     options: Options = (),
@@ -89,13 +72,13 @@ def sharding(
     """
     from flax_transformer.bench.target import find_workload
     from flax_transformer.bench.workload import Size as Shapes
-    from flax_transformer.parallel import MeshConfig, abstract_mesh
+    from flax_transformer.parallel import abstract_mesh
     from flax_transformer.task.command import spelled
     from flax_transformer.task.sharding import sharding_table
 
     experiment, options = spelled(experiment, options)
     target = find_workload(experiment, Shapes(**asdict(size)), options)
-    config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
+    config = asked_mesh(mesh) or target.mesh
     print(sharding_table(target.state, abstract_mesh(config, devices)))
 
 
@@ -132,7 +115,6 @@ def bench(
     from flax_transformer.bench.record import check_file, check_same, load
     from flax_transformer.bench.run import RecompiledError, exit_on_error, open_target, run
     from flax_transformer.bench.workload import Size as Checked
-    from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
     from flax_transformer.train.profile import Profile
 
@@ -140,7 +122,7 @@ def bench(
         before = None if compare is None else load(compare)
         check_file(json)
         traced = Profile.of(profile, Path("profile")) if profile else None
-        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        devices = asked_mesh(mesh)
         target, options = spelled(target, options)
         job = open_target(target, Checked(**asdict(size)), what=what, steps=steps, mesh=devices, options=options)
         if before is not None:
@@ -176,11 +158,10 @@ def explain_attention(
     from flax_transformer.bench.attention_choice import attention_choices, render_choices
     from flax_transformer.bench.run import exit_on_error
     from flax_transformer.bench.workload import Size as Checked
-    from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
 
     with exit_on_error():
-        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        devices = asked_mesh(mesh)
         target, options = spelled(target, options)
         choices = attention_choices(target, Checked(**asdict(size)), what, devices, options)
     print(render_choices(choices))

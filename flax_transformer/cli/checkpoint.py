@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from flax_transformer.cli.mesh import Mesh, open_mesh
 from flax_transformer.cli.programs import keep_programs
 from flax_transformer.cli.read import Folder, put, read_lines, read_passage
 
@@ -74,6 +75,7 @@ def generate(
     /,
     how: Annotated[Writing, tyro.conf.arg(name="")] = Writing(),
     pixels: Annotated[Images, tyro.conf.arg(name="")] = Images(),
+    mesh: Mesh = Mesh(),
     assistant: str | None = None,
     stop: tuple[str, ...] = (),
     seed: int = 0,
@@ -89,6 +91,7 @@ def generate(
       prompt: Text to go on from; without it every line of standard input is one, and every text printed as one line.
       how: Settings.
       pixels: Settings of images.
+      mesh: Devices to spread the model over, by the sharding table; the first device by default.
       assistant: Smaller checkpoint with the same tokenizer, which proposes tokens that are then checked at once.
       stop: Texts at which to stop.
       seed: Of sampling.
@@ -102,6 +105,8 @@ def generate(
 
     keep_programs()
     if pixels != Images():
+        if mesh != Mesh():
+            raise ValueError("--mesh is for text, images are generated on one device")
         return _draw(checkpoint, prompt, how, pixels, seed, revision)
     if prompt is not None and not prompt.strip():
         raise ValueError("a prompt must not be empty")
@@ -112,18 +117,31 @@ def generate(
         raise ValueError(f"a chat is for people, line by line, got {what} too")
     lines = read_lines() if prompt is None and not chat else []
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
-    opened = open_checkpoint(checkpoint, revision=revision)
-    writer = TextGenerator(opened, config, assistant and open_checkpoint(assistant))
+    devices, context = open_mesh(mesh)
+    opened = open_checkpoint(checkpoint, revision=revision, mesh=devices)
+    writer = TextGenerator(opened, config, assistant and open_checkpoint(assistant, mesh=devices))
+    with context:
+        if chat:
+            _chat(writer)
+        elif prompt is None:
+            _write_lines(writer, lines, jsonl)
+        else:
+            _write(writer, prompt, stream, jsonl)
+
+
+def _write_lines(writer, lines: list[str], jsonl: bool) -> None:
+    """Write on from each line."""
+    for i in range(0, len(lines), BATCH):
+        part = lines[i : i + BATCH]
+        for line, texts in zip(part, writer(part, first=i), strict=True):
+            whole = [line + text if writer.continues else text for text in texts]
+            put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
+
+
+def _write(writer, prompt: str, stream: bool, jsonl: bool) -> None:
+    """Write on from one prompt, piece by piece if that may be."""
     pieces = stream and not (jsonl or writer.at_once or writer.chosen.num_return_sequences > 1)
-    if chat:
-        _chat(writer)
-    elif prompt is None:
-        for i in range(0, len(lines), BATCH):
-            part = lines[i : i + BATCH]
-            for line, texts in zip(part, writer(part, first=i), strict=True):
-                whole = [line + text if writer.continues else text for text in texts]
-                put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
-    elif pieces and sys.stdout.isatty():
+    if pieces and sys.stdout.isatty():
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:
         whole = [prompt + text if writer.continues else text for text in writer([prompt])[0]]

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flax_transformer.cli.bench import BenchSize, Mesh
+from flax_transformer.cli.bench import BenchSize
+from flax_transformer.cli.mesh import Mesh, asked_mesh
 from flax_transformer.cli.read import Folder, Options
 
 
@@ -60,14 +61,13 @@ def plan(
     from flax_transformer.bench.compile_ahead import Case
     from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import exit_on_error
-    from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
 
     say = partial(print, file=sys.stderr, flush=True)
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with exit_on_error():
         check_file(json)
-        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        devices = asked_mesh(mesh)
         target, options = spelled(target, options)
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes, what=what)
         how = {"programs": programs, "fresh": fresh}

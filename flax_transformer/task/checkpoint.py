@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
+
 from flax_transformer import hub
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
@@ -23,8 +25,9 @@ from flax_transformer.task.run import EXPORT
 
 
 def open_checkpoint(
-    name: str, *, dtype: str | None = None, revision: str | None = None, step: int | None = None
-) -> hub.Pretrained:
+    name: str, *, dtype: str | None = None, revision: str | None = None, step: int | None = None,
+    mesh: Mesh | None = None,
+) -> hub.Pretrained:  # fmt: skip
     """Open a Hugging Face folder, a hub id, an Orbax folder, or the run folder of an experiment on text.
 
     Args:
@@ -32,6 +35,7 @@ def open_checkpoint(
       dtype: float32, bfloat16 or float16; the checkpoint's own by default.
       revision: branch, tag or commit of a hub id.
       step: of a run, to take one of its checkpoints; by default the finished model, or the newest checkpoint.
+      mesh: devices to spread over by the sharding table; the default device without one.
 
     Raises:
       FileNotFoundError: no such folder.
@@ -44,16 +48,16 @@ def open_checkpoint(
             raise ValueError(f"only a hub id has revisions, got the run {folder} and revision {revision!r}")
         finished = any((folder / EXPORT).glob("*.safetensors"))
         if finished and step is None:
-            return hub.load(folder / EXPORT, dtype=dtype)
-        return load_orbax(folder / EXPORT, steps=folder / STEPS, step=step, dtype=dtype)
+            return hub.load(folder / EXPORT, dtype=dtype, mesh=mesh)
+        return load_orbax(folder / EXPORT, steps=folder / STEPS, step=step, dtype=dtype, mesh=mesh)
     if is_orbax(folder):
-        return load_orbax(folder, step=step, dtype=dtype)
+        return load_orbax(folder, step=step, dtype=dtype, mesh=mesh)
     if (folder / CONFIG).is_file() and "type" in (data := read_json(folder / CONFIG)) and "model_type" not in data:
         kind = str(data["type"]).split(":")[-1]
         raise ValueError(f"{folder} is the run of a {kind} and does not say which checkpoint it trains: no {EXPORT}/")
     if step is not None:
         raise ValueError(f"only a run has steps, got {name} and step={step}")
-    return hub.load(name, dtype=dtype, revision=revision)
+    return hub.load(name, dtype=dtype, revision=revision, mesh=mesh)
 
 
 def convert(

@@ -71,6 +71,7 @@ def run(config, made, process=None, key=None):
                                     process=process))()  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("name", "count"), product(DRAFTS, (1, 4)))
 def test_greedy_tokens_are_those_without_a_draft(name, count):
     process = make_process(Constraints(no_repeat_ngram=3, repetition_penalty=1.3, min_length=5, eos=EOS, last=4),
@@ -115,6 +116,7 @@ def all_sequences(config, rules=None):
 DRAWS = 40_000
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["good", "poor", "lookup", "rules"])
 def test_drawn_sequences_have_the_distribution_without_a_draft(name):
     """All 259 sequences of three tokens, counted: a chi-square that a right loop exceeds once in 10,000 times."""
@@ -144,6 +146,7 @@ def test_drawn_sequences_have_the_distribution_without_a_draft(name):
     assert 0 < drafted.accepted.sum() < 2 * drafted.passes.sum()
 
 
+@pytest.mark.rotates
 def test_log_probabilities_are_those_of_the_filtered_model():
     config = Sampling(max_length=9, eos=(), temperature=0.8, top_k=4, top_p=0.9)
     got, _ = run(config, draft("good", 3), key=jax.random.key(1))
@@ -160,6 +163,7 @@ def test_log_probabilities_are_those_of_the_filtered_model():
     np.testing.assert_allclose(got.scores, got.logprobs.sum(-1), rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_row_draws_the_same_in_any_batch_and_place():
     config, key = Sampling(max_length=12, eos=EOS, pad=PAD), jax.random.key(8)
 

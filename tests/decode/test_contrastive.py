@@ -42,6 +42,7 @@ def ours(request):
 PROMPTS = np.random.default_rng(4).integers(1, V, (3, 5))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("alpha", "k"), [(0.6, 4), pytest.param(0.3, 8, marks=pytest.mark.slow)])
 def test_tokens_are_those_of_the_formula(ours, alpha, k):
     mask = np.arange(5) >= np.array([[0], [2], [4]])
@@ -54,6 +55,7 @@ def test_tokens_are_those_of_the_formula(ours, alpha, k):
     assert (greedy != other).any()
 
 
+@pytest.mark.rotates
 def test_it_ends_as_greedy_does_and_keeps_to_the_rules(ours):
     options = {"penalty_alpha": 0.6, "top_k": 6}
     free = np.asarray(ours.generate(PROMPTS, max_new_tokens=6, eos_token_id=(), **options))

@@ -58,6 +58,7 @@ def test_one_program_serves_all_choices(gpt2):
     assert fresh.count == 0
 
 
+@pytest.mark.rotates
 def test_one_program_generates_with_all_choices(gpt2):
     _, held = gpt2
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "num_beams": 2}

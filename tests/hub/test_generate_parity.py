@@ -110,6 +110,7 @@ def check(both, ids, mask, settings):
     np.testing.assert_array_equal(ours.generate(ids, mask, **settings), expected(theirs, ids, mask, **settings))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_equal_transformers(both, case):
     # With rules on its source: to transformers padding is tokens of it.
@@ -138,6 +139,7 @@ def test_tokens_equal_without_a_mask(both):
     check(both, random_ids(V, 3, 6, low=4), None, {**BEAM, "length_penalty": 0.0, "eos_token_id": ENDS})
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("eos", [2, PAD])
 def test_tokens_equal_where_a_mask_is_inferred(both, num_beams, eos):
@@ -150,6 +152,7 @@ def test_tokens_equal_where_a_mask_is_inferred(both, num_beams, eos):
     np.testing.assert_array_equal(ours.generate(ids, **settings), want)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("length", [1, 32, 35])
 def test_tokens_equal_at_lengths_beside_those_that_are_compiled(both, length):
     check(both, random_ids(V, 2, length, low=4, seed=length), None, {"max_new_tokens": 5, "num_beams": 2})

@@ -41,6 +41,7 @@ WAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("way", WAYS)
 def test_tokens_are_those_of_the_whole_prompt(ours, way):
     past, options = hub.read_prompt(ours, PROMPT), {"max_new_tokens": 9, **WAYS[way]}
@@ -49,6 +50,7 @@ def test_tokens_are_those_of_the_whole_prompt(ours, way):
         np.testing.assert_array_equal(ours.generate(IDS[rows], MASK[rows], past=past, **options), want)
 
 
+@pytest.mark.rotates
 def test_other_rows_and_prompts_share_a_program(ours):
     ours.generate(IDS, MASK, past=hub.read_prompt(ours, PROMPT), max_new_tokens=5)
     with Compilations() as fresh:

@@ -34,6 +34,7 @@ def model(turns):
     return small(window=WINDOWS[:turns])
 
 
+@pytest.mark.rotates
 def test_states_and_places_are_those_of_one_layer_after_another(model, turns):
     _, (states,) = capture(run, "hidden_states")(model, TOKENS)
     _, (end,) = capture(run, "trunk_output")(model, TOKENS)
@@ -48,6 +49,7 @@ def test_states_and_places_are_those_of_one_layer_after_another(model, turns):
     assert (place.loops, place.shape) == ((3,), (2, 5, 16))
 
 
+@pytest.mark.rotates
 def test_weights_have_the_window_of_their_layer(model, turns):
     _, (weights,) = capture(run, "attention_weights")(model, TOKENS)
     assert weights.shape == (3, 2, 4, 5, 5)
@@ -56,6 +58,7 @@ def test_weights_have_the_window_of_their_layer(model, turns):
         np.testing.assert_array_equal(np.asarray(weights[number]).min((0, 1)) > 0, seen)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("number", range(3))
 def test_an_edit_is_of_its_layer(model, number):
     off = switch_off(run, "head_outputs", model, TOKENS, axis=-2, chosen=[(0, (number, 2))])
@@ -67,6 +70,7 @@ def test_an_edit_is_of_its_layer(model, number):
     close(intervene(run)({"hidden_states": Replace(moved)}, model, TOKENS), intervene(run)(steer, model, TOKENS))
 
 
+@pytest.mark.rotates
 def test_transforms_go_through(model):
     def loss(amount, tokens):
         return jnp.sum(jnp.sin(intervene(run)({"hidden_states": Add(amount)}, model, tokens)))
@@ -80,6 +84,7 @@ def test_transforms_go_through(model):
     close(each.sum(), loss(zero, TOKENS), rtol=1e-4)
 
 
+@pytest.mark.rotates
 def test_a_lens_ends_with_what_the_model_says(model):
     found = logit_lens(run)(model, TOKENS)
     assert found.shape == (4, 2, 5, 11)

@@ -167,6 +167,7 @@ def test_debiased_cka_is_the_sum_over_different_examples():
     assert np.isnan(debiased_cka(jnp.asarray(x[:3]), jnp.asarray(y[:3])))
 
 
+@pytest.mark.rotates
 @settings(max_examples=20, deadline=None)
 @given(st.integers(4, 9), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_debiased_cka_knows_no_turn_scale_or_order(n, D, E, seed):

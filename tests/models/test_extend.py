@@ -37,6 +37,7 @@ def step_by_step(model, cache, tokens):
     return jnp.stack(found, 1)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("name", "laid_out"), share(product(CONFIGS, (False, True)), 2, of=10))
 def test_a_decoder_goes_on_from_other_positions_in_every_row(name, laid_out):
     model = random(CONFIGS[name], Causal)
@@ -67,6 +68,7 @@ def test_caches_of_few_bits_do_too(kind):
     np.testing.assert_allclose(got, want[:, :3], atol=2e-4, rtol=0)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("name", "laid_out"), share(product(["bart", "t5"], (False, True)), 2, of=4))
 def test_an_encoder_decoder_goes_on_from_other_positions_in_every_row(name, laid_out):
     sizes = {"embed": 12, "heads": 2, "inner": 16, "depth": 2, "dropout": 0.0}

@@ -26,6 +26,7 @@ AUXILIARY = ConvHeadConfig(channels=8, outputs=3, embed=4)
 CONFIG = SegmenterConfig(backbone=MAPS, head=HEAD, auxiliary=AUXILIARY)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("frozen", [True, False])
 def test_it_learns_with_the_statistics_of_its_heads(frozen):
     backbone = BackboneConfig(backbone=with_fields(RESNET, frozen=frozen), stages=(1, 2, 3))

@@ -45,6 +45,7 @@ def given(pretrained, batch):
     return {key: value.long() if key == "input_ids" else value for key, value in found.items()}
 
 
+@pytest.mark.rotates
 def test_their_loss_of_a_batch_is_ours(kind, finished, tmp_path):
     recipe, _, _ = finished
     task, checkpoint = recipe.task(RunFolder(tmp_path)), hub.load(recipe.init)

@@ -24,6 +24,7 @@ DISTILBERT = {"vocab_size": TOKENIZER.vocab_size, "dim": 8, "n_heads": 2, "n_lay
               "max_position_embeddings": 16}  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 @pytest.mark.parametrize("masked", [True, False])
 def test_transformers_opens_what_a_student_becomes(tmp_path, kind, masked):
