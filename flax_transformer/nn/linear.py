@@ -171,11 +171,13 @@ def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Arra
 
 @dataclass(frozen=True)
 class Product:
-    """The product of a linear layer with its kernel, which a mesh that splits the width (`fsdp`) has in parts.
+    """The product of a linear layer with its kernel, of which the backward pass keeps what the layer was given.
 
-    Then each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
-    fully sharded training means it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the
-    compiler gathers kernels of three axes once more, in another layout.
+    That is one array for all layers that read it, and no kernel in another shape or type: these a loop over layers
+    would keep once more. A mesh that splits the width (`fsdp`) has the kernel in parts. Then each use gathers it, the
+    backward pass too, and its gradient is summed and split at once, as fully sharded training means it (Rajbhandari et
+    al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the compiler gathers kernels of three axes once more, in
+    another layout.
     """
 
     axes: Axes | str = ("embed", None)
@@ -183,9 +185,10 @@ class Product:
 
     def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
-        if not mesh_axes("embed"):
-            return flat_dot_general(x, kernel, *args, **kwargs)
-        kernel, named = cast_where_used(kernel, x.dtype), isinstance(self.axes, str)
+        parted = mesh_axes("embed")
+        if not parted and widens("mk,kn->mn", x, kernel):
+            return flat_dot_general(x, kernel, *args, **kwargs)  # which has a rule of its own
+        kernel, named = cast_where_used(kernel, x.dtype) if parted else kernel, isinstance(self.axes, str)
         axes = logical_axes(f"{self.axes}.kernel", kernel.ndim) if named else self.axes
         return _multiply(_Times(axes, args, (*kwargs.items(),)), x, kernel)
 

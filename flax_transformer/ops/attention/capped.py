@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from flax_transformer.frozen import frozen
 from flax_transformer.ops.attention.call import FEATURES, Call
 from flax_transformer.ops.attention.function import AttentionFunction
-from flax_transformer.ops.attention.xla import attention_logits, masked_softmax, mix_weights
+from flax_transformer.ops.attention.xla import WEIGHTS, attention_logits, masked_softmax, weighted_values
 
 
 @frozen
@@ -34,8 +34,8 @@ class CappedAttention(AttentionFunction):
     def run(self, call: Call) -> Float[Array, "*B T N H"]:
         """Attend."""
         scores = soft_cap(attention_logits(call.q, call.k, call.bias, scale=call.resolved_scale), self.cap)
-        weights = masked_softmax(scores, call.mask.materialize(call.q.shape[-3], call.k.shape[-3]))
-        return mix_weights(weights, call.v, call.dropout, call.q.dtype)
+        weights = masked_softmax(scores, call.mask.materialize(call.q.shape[-3], call.k.shape[-3]), WEIGHTS)
+        return weighted_values(weights, call.v, call.dropout, call.q.dtype)
 
 
 def soft_cap(x: Float[Array, "*B"], cap: float | None) -> Float[Array, "*B"]:
