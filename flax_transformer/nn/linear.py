@@ -234,5 +234,10 @@ def _tangent(operands: tuple, tangents: tuple, *, times: _Times) -> jax.Array:
 
 def _backward(operands: tuple, pull: jax.Array, *, times: _Times) -> tuple[jax.Array, jax.Array]:
     x, kernel = operands
-    to_x, to_kernel = jax.vjp(times.with_whole, x, times.whole(kernel))[1](pull)
+    whole = times.whole(kernel)
+    if widens("mk,kn->mn", x, kernel):  # which has a rule of its own
+        to_x, to_kernel = jax.vjp(times.with_whole, x, whole)[1](pull)
+    else:  # linear in each, so that nothing is multiplied again
+        (to_x,) = jax.linear_transpose(lambda x: times.with_whole(x, whole), x)(pull)
+        (to_kernel,) = jax.linear_transpose(lambda kernel: times.with_whole(x, kernel), whole)(pull)
     return to_x, times.split(to_kernel)
