@@ -16,19 +16,19 @@ import jax
 from flax_transformer import cli
 from flax_transformer.task import text_generation
 
-folder, options = sys.argv[1], json.loads(sys.argv[2])
+folder, options = sys.argv[2], json.loads(sys.argv[3])
 seen = []
 
 class Spy(text_generation.TextGenerator):
     def __init__(self, pretrained, *rest):
         super().__init__(pretrained, *rest)
         leaves = jax.tree.leaves(pretrained.model)
-        seen.append(max(leaf.addressable_shards[0].data.nbytes / leaf.nbytes for leaf in leaves if leaf.ndim > 2))
+        seen.append(min(leaf.addressable_shards[0].data.nbytes / leaf.nbytes for leaf in leaves if leaf.ndim > 2))
 
 text_generation.TextGenerator = Spy
 found = []
 for each in options:
-    out, sys.stdin = io.StringIO(), io.StringIO("the dog\\nbarks\\nthe cat\\n")
+    out, sys.stdin = io.StringIO(), io.TextIOWrapper(io.BytesIO(b"the dog\\nbarks\\nthe cat\\n"))
     with contextlib.redirect_stdout(out):
         cli.main(["generate", folder, "--jsonl", *each])
     found.append([json.loads(line) for line in out.getvalue().splitlines()])

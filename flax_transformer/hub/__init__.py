@@ -9,6 +9,10 @@ from flax_transformer.hub.load import Lenient as Lenient
 from flax_transformer.hub.load import load as load
 from flax_transformer.hub.past import read_prompt as read_prompt
 from flax_transformer.hub.pretrained import Pretrained as Pretrained
+from flax_transformer.hub.prompt_adapter import prefix_cache as prefix_cache
+from flax_transformer.hub.prompt_adapter import prompt_cache as prompt_cache
+from flax_transformer.hub.prompt_adapter import read_prompt_adapter as read_prompt_adapter
+from flax_transformer.hub.prompt_adapter import save_prompt_adapter as save_prompt_adapter
 from flax_transformer.hub.registry import register as register
 from flax_transformer.hub.resize import resize_token_embeddings as resize_token_embeddings
 from flax_transformer.hub.save import save as save

@@ -83,7 +83,10 @@ def open_adapter(name: Any) -> Adapter:
         raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
     config = read_json(folder / ADAPTER)
     if config.get("peft_type") not in KINDS:
-        raise ValueError(f"peft_type must be LORA or IA3, {folder / ADAPTER} has {config.get('peft_type')!r}")
+        raise ValueError(
+            f"peft_type must be LORA or IA3, {folder / ADAPTER} has {config.get('peft_type')!r}; trained prompts are "
+            "read by hub.read_prompt_adapter"
+        )
     if unread := [name for name in UNREAD if config.get(name)]:
         raise ValueError(f"adapters with {listed(unread)} are not read, {folder / ADAPTER} has it")
     _check_alphas(config, folder)

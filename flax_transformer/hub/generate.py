@@ -244,11 +244,11 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         keys = _sequence_keys(key, rows=len(read.prompt), repeats=repeats)
         read = jax.tree.map(lambda x: _on(x).repeat(x, repeats, axis=0), read)
     prompt = read.prompt
-    count = chosen.new_tokens(prompt.shape[1], _positions(config))
+    count, virtual = chosen.new_tokens(prompt.shape[1], _positions(config)), 0 if past is None else past.virtual
     for each in (model,) if assistant is None else (model, assistant.model):
         # Of contrastive search the last token is read before it is chosen.
-        _check_length(each.cfg.embedding, prompt.shape[1] + count + chosen.searches)
-    _check_divisors(model.cfg, prompt.shape[1], prompt.shape[1] + count)
+        _check_length(each.cfg.embedding, virtual + prompt.shape[1] + count + chosen.searches)
+    _check_divisors(model.cfg, virtual + prompt.shape[1], virtual + prompt.shape[1] + count)
     seen, padding = prompt, None
     if past is not None and (chosen.searches or assistant is not None):
         raise ValueError("a prompt that is read once goes without assistant_model and contrastive search")

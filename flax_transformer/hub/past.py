@@ -16,12 +16,14 @@ from flax_transformer.hub.generation_input import GenerationInput, fitting, name
 
 @dataclass(frozen=True)
 class Past:
-    """What a decoder-only model has read: see `read_prompt`."""
+    """What a decoder-only model has read: see `read_prompt` and `read_prompt_adapter`."""
 
     cache: Any
     """Keys and values of one row."""
     tokens: Any
-    """[P]."""
+    """[P], with which each row begins."""
+    virtual: int = 0
+    """Positions in the cache that are of no tokens, before them."""
 
     def rest(self, read: GenerationInput, config: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens after the prompt and where they are, [B, R] padded on the left.
