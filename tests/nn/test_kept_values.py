@@ -24,9 +24,8 @@ def kept(cfg):
     tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
     jaxpr = jax.make_jaxpr(jax.grad(lambda model, tokens: jnp.sum(model(tokens).astype(jnp.float32))))(model, tokens)
     loops = [eqn for eqn in equations(jaxpr.jaxpr) if eqn.primitive.name == "scan" and eqn.params["length"] == L]
-    forward = loops[0]
-    stacked = forward.outvars[forward.params["num_carry"] :]
-    return Counter(math.prod(each.aval.shape[1:]) for each in stacked)
+    stacked = [each.aval.shape for each in loops[0].outvars if each.aval.shape[:1] == (L,)]  # the carry has B in front
+    return Counter(math.prod(shape[1:]) for shape in stacked)
 
 
 def equations(jaxpr):
