@@ -24,6 +24,7 @@ def caption(
     /,
     max_new_tokens: int | None = None,
     num_beams: int = 4,
+    prompt: str | None = None,
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
@@ -34,6 +35,8 @@ def caption(
       images: Files of images; without them every line of standard input names one.
       max_new_tokens: Tokens of a caption at most; by default 40, or as many as the model has positions.
       num_beams: Hypotheses of beam search; 1 for none.
+      prompt: What is asked of each image, of a checkpoint that reads images among words, as Qwen2-VL; by default to
+        describe it.
       jsonl: Print a JSON object for each image instead: file and caption.
       revision: Branch, tag or commit of a hub id.
     """
@@ -45,7 +48,7 @@ def caption(
     names = list(images) or read_lines()
     if not names:
         return
-    pretrained, settings = open_checkpoint(checkpoint, revision=revision), {"num_beams": num_beams}
+    pretrained, settings = open_checkpoint(checkpoint, revision=revision), {"num_beams": num_beams, "prompt": prompt}
     run(pretrained, [], max_new_tokens=max_new_tokens, **settings)  # refuses what cannot write captions
     with Refused() as refuse:
         for files, decoded in read_several(names, partial(read_image, pretrained), refuse):

@@ -88,6 +88,8 @@ def check_pixels(inputs: Inputs, fields: Fields, *, several: bool = False) -> No
         return
     if inputs.spatial_shapes is not None:
         return check_patches(inputs)
+    if inputs.image_grid_thw is not None:
+        return check_packed(inputs)
     most = None if several else fields.frames
     several = several or (pixels.ndim == 5 and 0 < pixels.shape[1] <= (most or 0))
     axes, rows = (5, "B, I") if several else (4, "B")
@@ -118,6 +120,22 @@ def check_patches(inputs: Inputs) -> None:
     for name, shape in (("spatial_shapes", (pixels.shape[0], 2)), ("pixel_attention_mask", pixels.shape[:2])):
         if (value := getattr(inputs, name)) is not None and value.shape != shape:
             raise ValueError(f"{name} must be of the images, {list(shape)}, got {list(value.shape)}")
+
+
+def check_packed(inputs: Inputs) -> None:
+    """Refuse patches that are no numbers [B, P, F], or grids that are not of the images of as many rows.
+
+    Raises:
+      ValueError: says which.
+    """
+    pixels, grids = inputs.pixel_values, inputs.image_grid_thw
+    if pixels.ndim != 3 or 0 in pixels.shape or not jnp.issubdtype(pixels.dtype, jnp.floating):
+        raise ValueError(
+            "pixel_values must be patches, floats [B, P, F] beside image_grid_thw, got "
+            f"{pixels.dtype} {list(pixels.shape)}"
+        )
+    if grids.ndim != 3 or grids.shape[::2] != (pixels.shape[0], 3):
+        raise ValueError(f"image_grid_thw must be [B, I, 3] of B={pixels.shape[0]} rows, got {list(grids.shape)}")
 
 
 def check_frames(inputs: Inputs, fields: Fields) -> None:

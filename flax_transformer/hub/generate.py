@@ -54,7 +54,7 @@ def generate(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
-    pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
     assistant_model: Any = None,
@@ -80,7 +80,8 @@ def generate(
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
       pixel_values: images, for a model that reads them; several of each row where it may have several. Tokens are
         then what texts begin with, or questions to answer. A prompt of an encoder-decoder has the tokenizer's marks
-        around it, of which the last is dropped and the first becomes the start token, as in Hugging Face.
+        around it, of which the last is dropped and the first becomes the start token, as in Hugging Face. Of a model
+        that reads images among tokens they are patches, beside `image_grid_thw`, as its processor gives both.
       global_attention_mask: 1 where a token of the source sees all others and is seen by them, for a model that sees
         windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
@@ -99,7 +100,7 @@ def generate(
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
-    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, _beside(settings))
     if return_dict_in_generate:
         settings.pop("output_scores", None)
     job, watch = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
@@ -109,6 +110,12 @@ def generate(
     decoded, drafted = _decode(pretrained, job, watch)
     give = partial(generated_of, drafted=drafted) if return_dict_in_generate else sequences_of
     return give(job.prompt, decoded, job.count)
+
+
+def _beside(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take what stands beside images out of the settings."""
+    found = {name: settings.pop(name) for name in ("image_grid_thw", "mm_token_type_ids") if name in settings}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _check_watched(job: "_Job", scores: bool) -> None:
@@ -134,7 +141,7 @@ def stream_tokens(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
-    pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
     chunk: int = 1,
@@ -145,7 +152,7 @@ def stream_tokens(
     Raises:
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
-    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask)
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, _beside(settings))
     settings = {**settings, "prompt_lookup_num_tokens": None}
     return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
 
@@ -155,7 +162,7 @@ def search_beams(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
-    pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
+    pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     **settings: Any,
 ) -> tuple[Decoded, Candidates]:
     """Return the hypotheses of the beam search that `generate` runs, without prompts, and all that it has looked at.
@@ -163,7 +170,8 @@ def search_beams(
     Raises:
       ValueError: what `generate` raises; and settings without beams.
     """
-    job = _prepare(pretrained, Given(input_ids, attention_mask, pixel_values), None, settings)
+    given = Given(input_ids, attention_mask, pixel_values, others=_beside(settings))
+    job = _prepare(pretrained, given, None, settings)
     if not isinstance(job.task.config, Beam):
         raise ValueError("beams are of a beam search: num_beams must be 2 at least, got no beams")
     return jax.device_get(_run_watched(pretrained.decoder, job.task))
@@ -233,6 +241,9 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         raise ValueError(f"interpolate_pos_encoding is of images, a {name_of(pretrained)} is given none")
     if given.global_attention_mask is not None:
         pretrained.architecture.inputs.check(name_of(pretrained), ("input_ids", "global_attention_mask"))
+    if given.others:
+        known = pretrained.architecture.inputs
+        known.check(name_of(pretrained), (*known.needs, *given.others))
     model, start = pretrained.model, start_of(pretrained)
     read = start.read(pretrained, given, chosen)
     pretrained.check_rows(len(read.prompt))

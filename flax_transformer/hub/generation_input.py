@@ -4,8 +4,9 @@ Axes: B rows, P prompt tokens, I images of a row, H W height and width in pixels
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,8 @@ class Given(NamedTuple):
     attention_mask: Any = None
     pixel_values: Any = None
     global_attention_mask: Any = None
+    others: Mapping[str, Any] = MappingProxyType({})
+    """What stands beside images, by name."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,22 @@ def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Gene
     return GenerationInput({"tokens": ids, "images": images}, mask, ids)
 
 
+def _continued_among(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
+    """Read texts that may have images among their tokens."""
+    if given.pixel_values is None and not given.others:
+        return _continued(pretrained, given, settings)
+    ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
+    named = {"input_ids": ids, "attention_mask": mask, "pixel_values": given.pixel_values, **given.others}
+    named = {name: value for name, value in named.items() if value is not None}
+    pretrained.architecture.inputs.check(name_of(pretrained), named)
+    inputs = Inputs(**pretrained.architecture.prepare(named, pretrained.config))
+    check_pixels(inputs, pretrained.config)
+    if isinstance(ids, np.ndarray) and (ids[:, -1] == pretrained.model.cfg.image_token).any():
+        raise ValueError("a prompt must end with a token of a text, got one that ends within an image")
+    source = {"tokens": ids, "patches": inputs.pixel_values, "grids": inputs.image_grid_thw}
+    return GenerationInput(source, mask, ids)
+
+
 def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
     ids, mask = read_tokens(pretrained, given)
@@ -258,7 +277,8 @@ def _causal_cache(model: Any, task: Any, length: int, beams: int) -> Any:
     if task.past is not None:
         return model.read_on(task.past, ids[:, :-1], mask[:, :-1] == 0)[1].fork(beams, before + length)
     if isinstance(ids, dict):
-        ids, beside = ids["tokens"], {"images": ids["images"]}
+        beside = {name: value for name, value in ids.items() if name != "tokens"}
+        ids = ids["tokens"]
     elif not before:
         return model.init_cache(len(ids), length, beams=beams)
     padding = None if mask is None else mask[:, :-1] == 0
@@ -283,6 +303,7 @@ RESPOND = {"before": _count_begun, "cache": _seq2seq_cache}
 STARTS = {
     ("text-generation", "text"): Start(_continued, **CONTINUE),
     ("text-generation", "image and text"): Start(_continued_beside, **CONTINUE),
+    ("text-generation", "images among text"): Start(_continued_among, **CONTINUE),
     ("text2text-generation", "text"): Start(_answered, _right, **RESPOND),
     ("text2text-generation", "image"): Start(_image_words, _as_it_is, **RESPOND),
     ("text2text-generation", "image and text"): Start(_words_after_image, _as_it_is, **RESPOND),
@@ -298,7 +319,7 @@ def start_of(pretrained: Any) -> Start:
       ValueError: one that generates nothing.
     """
     known, needs = pretrained.architecture, pretrained.architecture.inputs.needs
-    reads = "text"
+    reads = "images among text" if known.inputs.interleaved else "text"
     if "pixel_values" in needs:
         text = " and question" if "decoder_input_ids" in needs else " and text"
         reads = "image" + (text if "input_ids" in needs else "")

@@ -50,6 +50,12 @@ class Inputs:
     spatial_shapes: Any = None
     """Int [B, 2]: how many rows and columns of patches each image has; `pixel_values` are then Float [B, P, F], patches
     line by line, each by its rows, columns and channels."""
+    image_grid_thw: Any = None
+    """Int [B, I, 3]: times, rows and columns of patches of the images of each row, 0 where a row has fewer than others;
+    `pixel_values` are then Float [B, P, F], the patches of a row's images one after another. As a processor gives them
+    they are [N, 3] and [Q, F] of all images of all rows; a call lays them out in rows."""
+    mm_token_type_ids: Any = None
+    """Int [B, T]: 1 where a token stands for an image, which is known of the ids."""
     visual_feats: Any = None
     """Float [B, R, F]: what a detector says of the regions that it found in an image."""
     visual_pos: Any = None
@@ -123,6 +129,8 @@ class Signature:
     """Whether images are several of each text, [B, I, C, H, W]."""
     frames: bool = False
     """Whether its images are the frames of videos."""
+    interleaved: bool = False
+    """Whether images may stand among its tokens."""
     order: tuple[str, ...] = ()
     """Those that may be given by position, in the order of `forward` in `transformers`; by default the first two."""
 
@@ -140,7 +148,8 @@ class Signature:
         """What the model reads: text, images, videos, audio."""
         if self.colours or self.frames:
             return ("images",) if self.colours else ("videos",)
-        return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+        found = tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+        return (*found, "images") if self.interleaved else found
 
     def named(self, given: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:
         """Name the inputs that are given by position, beside those given by name.
@@ -196,3 +205,7 @@ AUDIO_TO_TEXT = Signature(
 TYPES_FIRST = replace(TEXT, order=("input_ids", "token_type_ids"))
 """Of classes that choose, whose `forward` has token types before the mask."""
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)
+INTERLEAVED = Signature(
+    ("input_ids",), ("attention_mask", "pixel_values", "image_grid_thw", "mm_token_type_ids"),
+    order=("input_ids", "attention_mask"), interleaved=True,
+)  # fmt: skip

@@ -14,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.causal_cache import CausalCache
+from flax_transformer.models.causal_cache import CausalCache, ends_of
 from flax_transformer.models.example import ReadsTokens
+from flax_transformer.models.falling_scale import falling_scale
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import (
     Cycle,
@@ -24,7 +25,6 @@ from flax_transformer.nn import (
     OutputTable,
     Trunk,
     TrunkConfig,
-    cache_length,
     each_cache,
     map_rows,
 )
@@ -120,15 +120,7 @@ class Causal(ReadsTokens, Module):
 
     def _trunk(self) -> Trunk:
         """Return the trunk as it is used: with queries that are smaller in each block, where scales fall."""
-        if not self.cfg.falling_scale or isinstance(self.trunk.blocks, nnx.List):
-            return self.trunk
-        trunk = jax.tree.map(lambda leaf: leaf, self.trunk)
-        query, layers = trunk.blocks.attention.query, jnp.arange(1, self.cfg.depth + 1)
-        for name in ("kernel", "bias"):
-            if (values := getattr(query, name)) is not None:
-                by = layers.reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype)
-                setattr(query, name, nnx.Param(values[...] / by))
-        return trunk
+        return falling_scale(self.trunk) if self.cfg.falling_scale else self.trunk
 
     def encode(
         self,
@@ -158,6 +150,17 @@ class Causal(ReadsTokens, Module):
         """
         x, given = self._enter(tokens, mask, types, positions, (prefix, prefix_lengths), key)
         return self._trunk()(x, **given)
+
+    def encode_embedded(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        mask: Mask | None = None,
+        positions: Int[Array, "*B T axes"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states as `encode` does, of tokens that are embedded already."""
+        return self._trunk()(x, mask=self._windowed(Mask(causal=True) & mask), positions=positions, key=key)
 
     def _enter(
         self, tokens: Array, mask: Mask | None, types: Any, positions: Any, before: tuple, key: Any
@@ -294,7 +297,7 @@ class Causal(ReadsTokens, Module):
         if tokens.shape[1]:
             seen = Mask()
             if prefix_lengths is not None:
-                seen = self._mask(cache.prefix, _ends(prefix_lengths, padding))
+                seen = self._mask(cache.prefix, ends_of(prefix_lengths, padding))
             x, cache = self._advance(tokens, replace(cache, padding=padding), seen.at(cache.prefix))
         return x, cache
 
@@ -326,22 +329,31 @@ class Causal(ReadsTokens, Module):
     def _advance(
         self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None, *, inside: bool = False
     ) -> tuple[Float[Array, "R T D"], CausalCache]:
-        T, length = tokens.shape[1], cache_length(cache.layers)
-        positions = (cache.index - cache.prefix + jnp.arange(T))[None]
-        if cache.padding is not None:
-            beams = tokens.shape[0] // cache.padding.shape[0]
-            after = length - cache.prefix - cache.padding.shape[1]
-            visible = jnp.pad(~cache.padding, ((0, 0), (cache.prefix, after)), constant_values=True)
-            visible = jnp.repeat(visible, beams, axis=0)
-            counted = jnp.cumsum(visible, axis=1, dtype=jnp.int32) - 1 - cache.prefix
-            positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
-            mask = Mask(dense=visible[:, None, None]) & mask
-        mask = self._windowed(mask)
+        positions, seen = cache.places(*tokens.shape)
         if inside and self.cfg.embedding.position == "learned":
             positions = jnp.minimum(positions, self.cfg.embedding.max_length - 1)
         x = self.embedding(tokens, positions=positions)
-        x, layers = self._trunk().extend(x, cache.layers, index=cache.index, mask=mask, positions=positions)
-        return x, replace(cache, layers=layers, index=cache.index + T)
+        return self._extend(x, cache, positions, mask if seen is None else seen & mask)
+
+    def _extend(
+        self, x: Float[Array, "R T D"], cache: CausalCache, positions: Array, mask: Mask | None
+    ) -> tuple[Float[Array, "R T D"], CausalCache]:
+        given = {"index": cache.index, "mask": self._windowed(mask), "positions": positions}
+        x, layers = self._trunk().extend(x, cache.layers, **given)
+        return x, replace(cache, layers=layers, index=cache.index + x.shape[1])
+
+    def read_embedded(
+        self, x: Float[Array, "B P D"], positions: Int[Array, "B P axes"], padding: Bool[Array, "B P"] | None = None
+    ) -> tuple[Float[Array, "B P D"], CausalCache]:
+        """Read prompts as `read` does, of tokens that are embedded already, images' states among them, say.
+
+        Args:
+          positions: of several ids each (`Rotary.sections`), those of padding 0. A token after the prompt is 1 beyond
+            the highest of them.
+        """
+        count = x.shape[1] if padding is None else jnp.sum(~padding, axis=1)
+        cache = replace(self.init_cache(*x.shape[:2]), padding=padding, shift=positions.max((1, 2)) + 1 - count)
+        return self._extend(x, cache, positions, cache.places(*x.shape[:2])[1])
 
     def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
@@ -386,8 +398,3 @@ class Causal(ReadsTokens, Module):
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy
-
-
-def _ends(counts: Int[Array, "B"], padding: Bool[Array, "B P"] | None) -> Int[Array, "B"]:
-    """Return where so many tokens of each prompt end, padding before them included."""
-    return counts if padding is None else jnp.sum(jnp.cumsum(~padding, axis=-1) <= counts[:, None], axis=-1)

@@ -286,7 +286,7 @@ class Attention(Module):
         *,
         mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | Int[Array, "*#B T axes"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Attend.
@@ -297,7 +297,7 @@ class Attention(Module):
           mask: what each query may see. That of a memory with beams has the memory's rows, and says the same of each
             query.
           bias: added to the query-key products, broadcastable to [*B, N, T, S].
-          positions: of the queries, for rotary; 0, 1, … by default.
+          positions: of the queries, for rotary; 0, 1, … by default. They may have several ids: see `Rotary.sections`.
           key: for attention dropout; None means none.
 
         Raises:
@@ -318,7 +318,7 @@ class Attention(Module):
         *,
         mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | Int[Array, "*#B T axes"] | None = None,
     ) -> tuple[Float[Array, "*B T D"], KVCache]:
         """Attend from T more positions to those in the cache and to themselves, and put them into it.
 

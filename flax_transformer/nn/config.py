@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops import Mask, rotary, rotary_frequencies
+from flax_transformer.ops import Mask, rotary, rotary_frequencies, rotary_sections
 
 
 def check_fields(config: Any) -> None:
@@ -192,6 +192,9 @@ class Rotary:
     """How many channels of a head turn, the first ones; None: all."""
     window: "Rotary | None" = None
     """Those of layers whose mask has a window, where local and global attention take turns; None: the same."""
+    sections: tuple[int, ...] | None = None
+    """How many pairs of channels each id of a position turns, where positions have several, as time, row and column
+    (M-RoPE, Wang et al. 2024, https://arxiv.org/abs/2409.12191); None: they have one."""
 
     def __post_init__(self):
         check_fields(self)
@@ -199,19 +202,33 @@ class Rotary:
             raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
         if self.width is not None and (self.width < 2 or self.width % 2):
             raise ValueError(f"channels turn in pairs, so that their number must be even and not 0, got {self.width}")
+        if self.sections is not None and (not self.sections or min(self.sections) < 1):
+            raise ValueError(f"sections must be at least one pair of channels each, got {self.sections}")
 
     def under(self, mask: Mask | None) -> "Rotary":
         """Return the rotary positions of a layer that is given this mask."""
         return self if self.window is None or mask is None or mask.window is None else self.window
 
-    def turn(self, heads: Sequence[Array], positions: Int[Array, "*#B T"]) -> list[Array]:
-        """Turn queries, or keys, [*B, T, N, H] by their positions, the last of which says how long a text is."""
+    def turn(self, heads: Sequence[Array], positions: Int[Array, "..."]) -> list[Array]:
+        """Turn queries, or keys, [*B, T, N, H] by their positions, the last of which says how long a text is.
+
+        Args:
+          positions: [*#B, T], of which all ids agree; or, with every axis of heads' rows, [*#B, T, axes].
+
+        Raises:
+          ValueError: positions of several ids without sections for them.
+        """
         width = heads[0].shape[-1] if self.width is None else self.width
-        length = (positions.max(-1) + 1,) if getattr(self.frequencies, "by_length", False) else ()
-        frequencies = self.frequencies(width, self.base, *length)
+        several = positions.ndim == heads[0].ndim - 1
+        if several and self.sections is None:
+            raise ValueError(f"positions of several ids need sections, got positions of shape {positions.shape}")
+        last = positions.max((-2, -1) if several else -1)
+        length = (last + 1,) if getattr(self.frequencies, "by_length", False) else ()
         turned = partial(
-            rotary, positions=positions, frequencies=frequencies, amplitude=getattr(self.frequencies, "amplitude", 1.0)
-        )
+            partial(rotary_sections, sections=self.sections) if several else rotary,
+            positions=positions, frequencies=self.frequencies(width, self.base, *length),
+            amplitude=getattr(self.frequencies, "amplitude", 1.0),
+        )  # fmt: skip
         if width == heads[0].shape[-1]:
             return [turned(each) for each in heads]
         return [jnp.concatenate([turned(each[..., :width]), each[..., width:]], axis=-1) for each in heads]

@@ -134,7 +134,7 @@ class Trunk(Module):
         *,
         mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | Int[Array, "*#B T axes"] | None = None,
         key: PRNGKeyArray | None = None,
         **others: Any,
     ) -> Float[Array, "*B T D"]:
@@ -198,7 +198,7 @@ class Trunk(Module):
         index: Int[Array, ""],
         mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | Int[Array, "*#B T axes"] | None = None,
     ) -> tuple[Float[Array, "*B T D"], Caches]:
         """Run the blocks on T more positions; give the caches with them in.
 

@@ -31,6 +31,7 @@ from flax_transformer.ops.position import (
     causal_relative_buckets,
     relative_buckets,
     rotary,
+    rotary_sections,
     sinusoidal,
     sinusoidal_halves,
     sinusoidal_spanning,
@@ -50,6 +51,7 @@ from flax_transformer.ops.rotary_scaling import (
     Llama3Scaling,
     LongScaling,
     YarnScaling,
+    axial_frequencies,
     rotary_frequencies,
 )
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
@@ -83,6 +85,7 @@ __all__ = [
     "attention",
     "attention_uniform_on_empty",
     "attention_weights",
+    "axial_frequencies",
     "balance_loss",
     "bicubic",
     "bilinear",
@@ -110,6 +113,7 @@ __all__ = [
     "resample_relative_bias",
     "rotary",
     "rotary_frequencies",
+    "rotary_sections",
     "route",
     "router_z_loss",
     "scaled",

@@ -1,6 +1,6 @@
 """Telling a Transformer where things are: sinusoids, rotary angles, linear biases, relative buckets.
 
-Axes: B batch, T query positions, S key positions, N heads, H head width, D model width.
+Axes: B batch, T query positions, S key positions, N heads, H head width, D model width, half the pairs of channels.
 """
 
 import math
@@ -93,6 +93,43 @@ def rotary(
     check_broadcast("positions", positions.shape, x.shape[:-2])
     angle = positions[..., None, None].astype(at_least_float32(x.dtype)) * frequencies[..., None, None, :]
     return turn_pairs(x, angle, amplitude=amplitude)
+
+
+def rotary_sections(
+    x: Float[Array, "*B T N H"],
+    positions: Int[Array, "*#B T axes"],
+    frequencies: Float[Array, "*#B half"],
+    sections: tuple[int, ...],
+    *,
+    amplitude: float = 1.0,
+) -> Float[Array, "*B T N H"]:
+    """Turn channel pairs as `rotary` does, where a position has several ids, each of which turns some of the pairs.
+
+    It is multimodal rotary position embedding (M-RoPE, Wang et al. 2024, https://arxiv.org/abs/2409.12191): time, row
+    and column of each token. Where the ids of a position agree, it is `rotary`.
+
+    Args:
+      positions: the ids of each position, on the last axis.
+      frequencies: of all rows, or of each.
+      sections: how many pairs each id turns, one after another, H/2 in all.
+      amplitude: what sines and cosines are multiplied by.
+
+    Raises:
+      ValueError: sections that are not as many as the ids, or do not add up to H/2.
+
+    >>> rotary_sections(jnp.ones((1, 1, 4)), jnp.array([[1, 0]]), jnp.full(2, jnp.pi / 2), (1, 1)).round(2)
+    Array([[[-1.,  1.,  1.,  1.]]], dtype=float32)
+    """
+    half = x.shape[-1] // 2
+    if len(sections) != positions.shape[-1] or sum(sections) != half or frequencies.shape[-1] != half:
+        raise ValueError(
+            f"sections must be one for each of {positions.shape[-1]} position ids and add up to H/2={half}, the number "
+            f"of frequencies, got {sections} and {frequencies.shape[-1]} frequencies"
+        )
+    check_broadcast("positions", positions.shape[:-1], x.shape[:-2])
+    which = np.repeat(np.arange(len(sections)), sections)
+    angle = positions[..., which].astype(at_least_float32(x.dtype)) * frequencies[..., None, :]
+    return turn_pairs(x, angle[..., None, :], amplitude=amplitude)
 
 
 def turn_pairs(

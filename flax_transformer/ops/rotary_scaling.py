@@ -35,6 +35,16 @@ def _frequencies(width: int, base: float) -> np.ndarray:
     return np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
 
 
+def axial_frequencies(width: int, base: float) -> Float[Array, "half"]:
+    """Return the radians per position of pairs of channels where the first half turns by the row of an image's patch,
+    the second by its column: those of half the width, twice.
+
+    >>> axial_frequencies(8, 10000.0)
+    Array([1.  , 0.01, 1.  , 0.01], dtype=float32)
+    """
+    return jnp.asarray(np.tile(_frequencies(width // 2, base), 2))
+
+
 @frozen
 class LinearScaling:
     """Rotary frequencies slowed for longer texts, all by one factor (Chen et al. 2023, arxiv.org/abs/2306.15595).

@@ -25,6 +25,7 @@ from flax_transformer.task.checkpoint import File, image_processor_of, positions
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import batches, normalised, opened, processor_of, shape_of
+from flax_transformer.task.image_text import DESCRIBE, describe, reads_among
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.retrieval import HeldMatches, as_seen, numbered, only
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
@@ -334,11 +335,13 @@ LONGEST = 40
 
 
 def caption(
-    pretrained: Pretrained, files: Sequence[File | Any], *, max_new_tokens: int | None = None, **settings: Any
-) -> list[str]:
+    pretrained: Pretrained, files: Sequence[File | Any], *, max_new_tokens: int | None = None,
+    prompt: str | None = None, **settings: Any,
+) -> list[str]:  # fmt: skip
     """Write a caption of each image, a file or an image of Pillow's.
 
     Args:
+      prompt: what is asked of each image, of a checkpoint that reads images among words; by default to describe it.
       max_new_tokens: of a caption at most; by default 40, or as many as the model has positions.
       settings: of generation, as `hub.generate` takes them; the checkpoint's own by default.
 
@@ -347,6 +350,12 @@ def caption(
     """
     writes = "text-generation" if "text-generation" in pretrained.architecture.uses else "text2text-generation"
     require_use(pretrained, writes, "images")
+    if reads_among(pretrained):
+        written = describe(pretrained, files, prompt or DESCRIBE, max_new_tokens=max_new_tokens, **settings)
+        return [" ".join(text.split()) for text in written]
+    if prompt is not None:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"a prompt is for checkpoints that read images among words, a {name} writes captions alone")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")
     image_processor_of(pretrained)

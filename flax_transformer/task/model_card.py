@@ -24,6 +24,7 @@ TAGS = {
     ("classification", "audio"): "audio-classification",
     ("classification", "videos"): "video-classification",
     ("text2text-generation", "images"): "image-to-text",
+    ("text-generation", "images"): "image-text-to-text",
     ("text2text-generation", "audio"): "automatic-speech-recognition",
     ("image-generation", "images"): "unconditional-image-generation",
     ("retrieval", "images"): "zero-shot-image-classification",

@@ -22,6 +22,7 @@ from flax_transformer.task.detection import detect
 from flax_transformer.task.embedding import choose, embed
 from flax_transformer.task.fill_mask import fill_mask
 from flax_transformer.task.image_classification import classify_images
+from flax_transformer.task.image_text import respond
 from flax_transformer.task.question_answering import answer
 from flax_transformer.task.segmentation import segment
 from flax_transformer.task.speech_recognition import transcribe
@@ -58,7 +59,8 @@ class Pipeline:
 
         Args:
           inputs: texts; for images, videos and recordings files of this machine, or what the task's function takes; for
-            "question-answering" mappings of `question` and `context`.
+            "question-answering" mappings of `question` and `context`, for "image-text-to-text" of `text`, which may be
+            the messages of a conversation, and `images`, one or a list.
           options: of the task, as `TASKS` lists them.
 
         Raises:
@@ -191,6 +193,16 @@ def _captions(pretrained: Pretrained, files: list[Any], **settings: Any) -> list
     return [[{"generated_text": text}] for text in caption(pretrained, files, **settings)]
 
 
+def _about_images(pretrained: Pretrained, asked: list[Mapping[str, Any]], **settings: Any) -> list[list[Record]]:
+    found = []
+    for each in asked:
+        if not isinstance(each, Mapping) or not {"text"} <= {*each} <= {"text", "images"}:
+            raise ValueError(f"what is asked must be a mapping of text and perhaps images, got {each!r:.200}")
+        images = each.get("images", ())
+        found.append((list(images) if isinstance(images, list | tuple) else [images], each["text"]))
+    return [[{"generated_text": text}] for text in respond(pretrained, found, **settings)]
+
+
 def _objects(pretrained: Pretrained, images: list[Any], *, threshold: float = 0.5) -> list[list[Record]]:
     sides = ("xmin", "ymin", "xmax", "ymax")
     return [
@@ -264,6 +276,7 @@ TASKS: Mapping[str, Callable[[Any], Callable[..., list[Any]]]] = {
     "object-detection": _on(_objects),
     "image-segmentation": _on(_regions),
     "image-to-text": _on(_captions),
+    "image-text-to-text": _on(_about_images),
     "video-classification": _on(_ranked(classify_videos)),
     "audio-classification": _on(_ranked(classify_audio)),
     "automatic-speech-recognition": _on(_speech),

@@ -15,13 +15,15 @@ from flax_transformer.ops import (
     relative_buckets,
     rotary,
     rotary_frequencies,
+    rotary_sections,
     sinusoidal,
     sinusoidal_halves,
     sinusoidal_spanning,
 )
 
 pytestmark = pytest.mark.proves(
-    "positions", "sinusoidal, rotary with Llama 3, dynamic, YaRN and LongRoPE scaling, ALiBi, T5 buckets"
+    "positions",
+    "sinusoidal, rotary with Llama 3, dynamic, YaRN and LongRoPE scaling, of several ids (M-RoPE), ALiBi, T5 buckets",
 )
 
 
@@ -177,3 +179,52 @@ def test_buckets_equal_t5(buckets, distance):
     for ours, both in ((relative_buckets, True), (causal_relative_buckets, False)):
         expected = t5.T5Attention._relative_position_bucket(torch.tensor(relative), both, buckets, distance)
         np.testing.assert_array_equal(ours(jnp.asarray(relative), buckets=buckets, max_distance=distance), expected)
+
+
+SECTIONS = [(1, 1, 1), (2, 3, 3), (16, 24, 24), (5, 2), (4,)]
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "by length"])
+@pytest.mark.parametrize("sections", SECTIONS)
+def test_ids_that_agree_are_one_position(sections, scaled):
+    draw = np.random.default_rng(sum(sections))
+    x = jnp.asarray(draw.standard_normal((2, 7, 3, 2 * sum(sections)), dtype=np.float32))
+    positions = jnp.asarray(draw.integers(0, 5_000, (2, 7)))
+    several = jnp.repeat(positions[..., None], len(sections), axis=-1)
+    scaling = {"frequencies": DynamicScaling(factor=2.0, original_length=64)} if scaled else {}
+    (plain,), (ours,) = Rotary(**scaling).turn([x], positions), Rotary(**scaling, sections=sections).turn([x], several)
+    np.testing.assert_array_equal(ours, plain)
+    np.testing.assert_array_equal(Rotary(**scaling, sections=sections).turn([x], positions)[0], plain)
+
+
+@pytest.mark.parametrize("sections", SECTIONS[:-1])
+def test_an_id_turns_the_pairs_of_its_section_alone(sections):
+    half = sum(sections)
+    x = jax.random.normal(jax.random.key(0), (4, 1, 2 * half))
+    positions = jnp.arange(12).reshape(4, 3)[:, : len(sections)]
+    frequencies = rotary_frequencies(2 * half)
+    base = rotary_sections(x, positions, frequencies, sections)
+    for which, end in enumerate(np.cumsum(sections)):
+        moved = rotary_sections(x, positions.at[:, which].add(3), frequencies, sections)
+        changed = np.abs(np.asarray(moved - base)).max((0, 1)) > 1e-6
+        own = np.arange(half)
+        own = (own < end) & (own >= end - sections[which])
+        assert not changed[~np.tile(own, 2)].any()
+        assert changed[np.tile(own, 2)].any()
+
+
+def test_products_depend_on_the_distance_of_each_id():
+    sections, draw = (2, 3, 3), jax.random.key(0)
+    q, k = jax.random.normal(draw, (2, 1, 1, 16))
+    turn = lambda x, at: rotary_sections(x, jnp.array([at]), rotary_frequencies(16), sections)  # noqa: E731
+    near = jnp.sum(turn(q, [3, 5, 9]) * turn(k, [1, 2, 8]))
+    far = jnp.sum(turn(q, [13, 25, 39]) * turn(k, [11, 22, 38]))
+    np.testing.assert_allclose(near, far, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("sections", "ids"), [((1, 1), 3), ((1, 1, 2), 3), ((2, 3, 4), 3)])
+def test_sections_must_fit(sections, ids):
+    with pytest.raises(ValueError, match=r"sections must be one for each of 3 position ids and add up to H/2=3"):
+        rotary_sections(jnp.ones((2, 1, 6)), jnp.zeros((2, ids), int), rotary_frequencies(6), sections)
+    with pytest.raises(ValueError, match="positions of several ids need sections, got positions of shape"):
+        Rotary().turn([jnp.ones((2, 1, 6))], jnp.zeros((2, ids), int))

@@ -50,15 +50,15 @@ def _mistral(fields: Fields) -> dict[str, Any]:
 
 def _qwen2(fields: Fields) -> dict[str, Any]:
     fields = Fields.of({**QWEN, **fields})
-    return {**heads_of(fields), "window": _window(fields)}
+    return {**heads_of(fields), "window": read_qwen_window(fields)}
 
 
 def _qwen3(fields: Fields) -> dict[str, Any]:
     return {**_qwen2(Fields.of({"head_dim": 128, **fields})), "qk_norm": fields.number("rms_norm_eps")}
 
 
-def _window(fields: Fields) -> Window:
-    """Read the windows of a Qwen: from some layer on, or as the kinds of layers are listed."""
+def read_qwen_window(fields: Fields) -> Window:
+    """Read the windows of a Qwen, of fields that have all of `QWEN`: from some layer on, or by kinds of layers."""
     depth = fields.integer("num_hidden_layers")
     used = fields.flag("use_sliding_window", False)
     window = fields.integer("sliding_window", None) if used else None
@@ -83,9 +83,14 @@ def said_window(config: CausalConfig) -> dict[str, Any]:
     return {**_said(config), "sliding_window": config.window}
 
 
-def _said_qwen(config: CausalConfig) -> dict[str, Any]:
+def said_qwen_window(config: CausalConfig) -> dict[str, Any]:
+    """Write what `read_qwen_window` reads."""
     said = write_window(config.windows, config.depth)
-    return {**_said(config), **said, "use_sliding_window": config.window is not None, "max_window_layers": 0}
+    return {**said, "use_sliding_window": config.window is not None, "max_window_layers": 0}
+
+
+def _said_qwen(config: CausalConfig) -> dict[str, Any]:
+    return {**_said(config), **said_qwen_window(config)}
 
 
 SIZES = {"embed": 4096, "inner": 22_016, "heads": 32, "depth": 32, "max_length": 32_768, "tied_output": False}

@@ -91,7 +91,7 @@ class ImageProcessor:
         Returns:
           `pixel_values` [B, C, H, W], of videos [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told
           of padding; or
-          `input_ids` [B, H·W] where pixels are numbers of colours.
+          `input_ids` [B, H·W] where pixels are numbers of colours; or patches with `image_grid_thw`, see `PackPatches`.
 
         Raises:
           FileNotFoundError: no such file.

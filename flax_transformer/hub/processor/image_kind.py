@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flax_transformer.hub.processor.image_step import (
+    MAX_PIXELS,
     CenterCrop,
     Normalize,
     Offset,
+    PackPatches,
     Pad,
     Patchify,
     PillowResize,
@@ -19,6 +21,7 @@ from flax_transformer.hub.processor.image_step import (
     Rescale,
     ResizeToMultiples,
     ResizeToPatches,
+    ResizeToPixels,
     SmoothResize,
     StackImages,
 )
@@ -119,6 +122,33 @@ def _patchify(options: Options) -> Patchify:
     return Patchify(**_patches(options))
 
 
+def _packed(options: Options) -> dict[str, int]:
+    names = {"patch": "patch_size", "frames": "temporal_patch_size", "merge": "merge_size"}
+    for name in names.values():
+        if not _is_edge(options[name]):
+            raise ValueError(f"{name} must be a whole number from 1 to {LARGEST}, got {options[name]!r}")
+    return {ours: options[theirs] for ours, theirs in names.items()}
+
+
+def _resize_to_pixels(options: Options) -> tuple[Any, ...]:
+    sizes, size = _packed(options), options["size"]
+    bounds = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+    found = [
+        options[name] if options.get(name) is not None else size.get(within) if isinstance(size, Mapping) else None
+        for name, within in bounds.items()
+    ]
+    if any(type(each) is not int or not 1 <= each <= MAX_PIXELS for each in found):
+        raise ValueError(
+            "size must give the pixels of an image as shortest_edge and longest_edge, or min_pixels and max_pixels, "
+            f"from 1 to {MAX_PIXELS:,}, got {found}"
+        )
+    return (ResizeToPixels({}, _filter(options), sizes["patch"] * sizes["merge"], *found),)
+
+
+def _pack_patches(options: Options) -> PackPatches:
+    return PackPatches(**_packed(options))
+
+
 def _quantize(options: Options) -> Quantize:
     clusters = options.get("clusters")
     rows = clusters if isinstance(clusters, list | tuple) else ()
@@ -201,6 +231,7 @@ _EVERY = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_
 _CROP = {"do_center_crop": True, "crop_size": 224}
 _BILINEAR, _BICUBIC = {"resample": 2}, {"resample": 3}
 _IN_A_SQUARE = {"default_to_square": True}
+_SQUARES = {"min_pixels": None, "max_pixels": None, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
 
 
 KINDS = {
@@ -233,6 +264,10 @@ KINDS = {
         _EVERY | _HALF | _BILINEAR | {"patch_size": 16, "max_num_patches": 256},
         (("do_resize", _resize_to_patches), RESCALE, NORMALIZE), ("", _patchify),
     ),
+    "Qwen2VL": ImageProcessorType(
+        _EVERY | _CLIP | _BICUBIC | {"size": {"shortest_edge": 56**2, "longest_edge": 1280 * 28**2}} | _SQUARES,
+        (("do_resize", _resize_to_pixels), RESCALE, NORMALIZE), ("", _pack_patches),
+    ),
     "VideoMAE": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True,
     ),
@@ -257,6 +292,7 @@ FAMILIES = {
     "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
     "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "siglip2": "Siglip2",
     "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
+    "qwen2_vl": "Qwen2VL",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

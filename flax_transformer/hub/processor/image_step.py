@@ -100,6 +100,39 @@ class ResizeToPatches(PillowResize):
 
 
 @dataclass(frozen=True)
+class ResizeToPixels(PillowResize):
+    """Resize to sides that are multiples and to a number of pixels within bounds; sides keep their ratio about
+    (Qwen2-VL)."""
+
+    multiple: int
+    least: int
+    """Pixels at least."""
+    most: int
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width that an image gets.
+
+        Raises:
+          ValueError: one side more than 200 times the other.
+
+        >>> ResizeToPixels({}, 3, 28, 3_136, 1_003_520).becomes(480, 640)
+        (476, 644)
+        """
+        if max(height, width) > 200 * min(height, width):
+            raise ValueError(f"an image must be at most 200 times as long as it is wide, got {width} × {height}")
+        high, wide = (round(side / self.multiple) * self.multiple for side in (height, width))
+        if high * wide > self.most:
+            scale = math.sqrt(height * width / self.most)
+            high, wide = (
+                max(self.multiple, math.floor(side / scale / self.multiple) * self.multiple) for side in (height, width)
+            )
+        elif high * wide < self.least:
+            scale = math.sqrt(self.least / (height * width))
+            high, wide = (math.ceil(side * scale / self.multiple) * self.multiple for side in (height, width))
+        return high, wide
+
+
+@dataclass(frozen=True)
 class SmoothResize:
     """Resize in float32, each pixel a mean of all that it covers, as PyTorch does with `antialias`."""
 
@@ -264,6 +297,39 @@ class Patchify:
             "pixel_attention_mask": (np.arange(self.most) < counts[:, None]).astype(np.int32),
             "spatial_shapes": np.array(grids, np.int32),
         }
+
+
+@dataclass(frozen=True)
+class PackPatches:
+    """The patches of all images one after another, square by square, each image repeated as a video of few frames."""
+
+    patch: int
+    frames: int
+    merge: int
+    """Patches on each side of a square."""
+
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return `pixel_values` [Q, F] of all patches and `image_grid_thw` [N, 3] of the images.
+
+        Raises:
+          ValueError: an image that is not made of whole squares, or images of several kinds.
+        """
+        p, m, made, grids = self.patch, self.merge, [], []
+        for image in images:
+            channels, *sides = image.shape
+            if any(side % (p * m) for side in sides):
+                raise ValueError(
+                    f"an image must have sides that are multiples of {p * m} pixels, got {sides[1]} × {sides[0]}"
+                )
+            rows, columns = (side // p for side in sides)
+            cut = image.astype(np.float32).reshape(channels, rows // m, m, p, columns // m, m, p)
+            cut = cut.transpose(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
+            cut = np.broadcast_to(cut, (*cut.shape[:5], self.frames, p, p))
+            made.append(cut.reshape(rows * columns, -1))
+            grids.append((1, rows, columns))
+        if len({part.shape[1] for part in made}) > 1:
+            raise ValueError(f"images must have as many channels, got {sorted({len(image) for image in images})}")
+        return {"pixel_values": np.concatenate(made), "image_grid_thw": np.array(grids, np.int32)}
 
 
 @dataclass(frozen=True)
