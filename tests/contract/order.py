@@ -19,7 +19,7 @@ ENTRY = re.compile(
 """What inputs come to first, wherever it is."""
 BETWEEN = re.compile(
     r"(^encoder\.head|(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames|"
-    r"encoder\.last|neck|encoded|decoded|decoder\.stem|middle|resize))(\.|$)"
+    r"encoder\.last|neck|encoded|decoded|decoder\.stem|middle|resize|merger))(\.|$)"
 )
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(

@@ -39,6 +39,8 @@ LAYERS = {"layer_types", "num_hidden_layers"}
 ONE = {
     "Qwen2ForCausalLM": LAYERS,
     "Qwen3ForCausalLM": LAYERS,
+    "Qwen2VLForConditionalGeneration": LAYERS
+    | {"hidden_size", "video_token_id", "vision_start_token_id", "vision_end_token_id"},
     "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
     "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
     "Phi3ForCausalLM": {"partial_rotary_factor"},
@@ -116,8 +118,12 @@ def variants(value):
         return [{**value, "depths": [2 * each for each in value["depths"]]}]
     if isinstance(value, dict) and "n_layer" in value:
         return [{**value, "n_layer": 2 * value["n_layer"]}]
+    if isinstance(value, dict) and "mlp_ratio" in value:
+        return [{**value, "depth": 2 * value["depth"]}]
     if isinstance(value, dict) and "hidden_size" in value:
         return [{**value, "num_hidden_layers": 2 * value["num_hidden_layers"]}]
+    if isinstance(value, dict) and "mrope_section" in value:
+        return [{**value, "mrope_section": value["mrope_section"][::-1]}]
     if isinstance(value, dict):
         return [{**value, "factor": 2 * value["factor"]}]
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []

@@ -53,6 +53,13 @@ CONFIGS = {
         "image_processor_type": "Siglip2ImageProcessorFast", "patch_size": 8, "max_num_patches": 16, "resample": 3,
         "do_convert_rgb": True, "image_mean": [0.1, 0.2, 0.3],
     },
+    "qwen2_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 400, "max_pixels": 3_000, "patch_size": 5,
+    },
+    "qwen2_vl_fast": {
+        "image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 100, "longest_edge": 900},
+        "patch_size": 3, "merge_size": 3, "temporal_patch_size": 1, "resample": 2, "image_std": [0.1, 0.2, 0.3],
+    },
     "videomae": {"image_processor_type": "VideoMAEImageProcessor", "size": {"shortest_edge": 26}, "crop_size": SMALL},
     "videomae_old": {"feature_extractor_type": "VideoMAEFeatureExtractor", "size": 31, "crop_size": 37},
     "vivit": {"image_processor_type": "VivitImageProcessor", "size": {"shortest_edge": 30}, "crop_size": SMALL},

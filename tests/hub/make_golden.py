@@ -124,6 +124,17 @@ GIT = {
     **BERT, "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
     "num_image_with_embedding": 2,
 }  # fmt: skip
+QWEN2_VL = {
+    "text_config": {
+        **{name: value for name, value in LLAMA.items() if name != "hidden_size"}, "hidden_size": 32,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [1, 1, 2]},
+    },
+    "vision_config": {
+        "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "depth": 2, "mlp_ratio": 1, "patch_size": 2,
+        "in_channels": 1, "initializer_range": 0.3,
+    },
+    "image_token_id": 36, "video_token_id": 37, "vision_start_token_id": 38, "vision_end_token_id": 39,
+}  # fmt: skip
 BLIP = {
     "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 32, "sep_token_id": END},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4}, "image_text_hidden_size": 6,
@@ -280,6 +291,7 @@ MODELS = {
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
     "siglip2": ("Siglip2Model", transformers.Siglip2Config(**SIGLIP2)),
     "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
+    "qwen2_vl": ("Qwen2VLForConditionalGeneration", transformers.Qwen2VLConfig(**QWEN2_VL)),
     "blip": ("BlipForConditionalGeneration", transformers.BlipConfig(**BLIP)),
     "blip_answers": ("BlipForQuestionAnswering", transformers.BlipConfig(**BLIP)),
     "blip_retrieval": ("BlipForImageTextRetrieval", transformers.BlipConfig(**BLIP)),
@@ -320,6 +332,8 @@ TOWERS = ("clip", "siglip", "siglip2")
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 """Of texts that are read or written with an image."""
+AMONG = ("qwen2_vl",)
+"""Of texts with images among their tokens."""
 ASKED = ("vilt", "lxmert")
 """Of both together."""
 
@@ -329,7 +343,10 @@ LONG = ("longformer", "led")
 COUNTED = ("whisper_decoder", "roberta_decoder")
 """Whose positions are counted otherwise there when texts with padding before them are generated from."""
 
-READ = ("input_ids", "attention_mask", "global_attention_mask", "input_features", "pixel_values")
+READ = (
+    "input_ids", "attention_mask", "global_attention_mask", "input_features", "pixel_values", "image_grid_thw",
+    "mm_token_type_ids",
+)  # fmt: skip
 """What is given to generate by."""
 
 
@@ -368,6 +385,21 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
             shapes["pixel_attention_mask"] = (np.arange(12) < np.array([[12], [10]])).astype(np.int64)
             return {"input_ids": ids, "pixel_values": random.normal(size=(2, 12, 4)).astype(np.float32), **shapes}
         return {"input_ids": ids, "attention_mask": (~_after(ids)).astype(np.int64), "pixel_values": pixels}
+    if name in AMONG:  # images of 2×4 and 2×2 patches in the first row, of 4×2 in the second
+        image, begin, end = (
+            MODELS[name][1].to_dict()[f"{each}_token_id"] for each in ("image", "vision_start", "vision_end")
+        )
+        ids = np.array(
+            [[7, begin, image, image, end, 9, begin, image, end, 11], [3, 3, 3, 12, begin, image, image, end, 8, 5]]
+        )
+        grids = np.array([[[1, 2, 4], [1, 2, 2]], [[1, 4, 2], [0, 0, 0]]])
+        pixels = random.normal(size=(2, 12, 8)).astype(np.float32) * (np.arange(12) < [[12], [8]])[..., None]
+        given = {
+            "input_ids": ids,
+            "attention_mask": (ids != 3).astype(np.int64),
+            "pixel_values": pixels.astype(np.float32),
+        }
+        return {**given, "image_grid_thw": grids, "mm_token_type_ids": (ids == image).astype(np.int64)}
     left = ("Causal" in kind or "LMHead" in kind) and name != "roberta_decoder"
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -401,6 +433,15 @@ def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndar
     return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
 
+def as_theirs(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return inputs as transformers takes them: images that are laid out in rows one after another."""
+    if name not in AMONG:
+        return given
+    grids, pixels = given["image_grid_thw"], given["pixel_values"]
+    real = np.arange(pixels.shape[1]) < grids.prod(-1).sum(-1)[:, None]
+    return {**given, "pixel_values": pixels[real], "image_grid_thw": grids[grids.prod(-1) > 0]}
+
+
 def _after(ids: np.ndarray) -> np.ndarray:
     """Say which tokens come after the end."""
     return np.cumsum(ids == END, 1) - (ids == END) > 0
@@ -412,9 +453,9 @@ def make(name: str) -> None:
     if name == "vilt":  # the patches of an image in their order, and not shuffled
         torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    random_too = PIXELS + PATCHES + VIDEOS + TOWERS + CAPTIONERS + BESIDE + ASKED
+    random_too = PIXELS + PATCHES + VIDEOS + TOWERS + CAPTIONERS + BESIDE + AMONG + ASKED
     if name in random_too:  # what begins at 0, 1 or next to it says something too
-        for each in (*model.parameters(), *model.buffers()):
+        for each in (*model.parameters(), *(() if name in AMONG else model.buffers())):  # whose buffers are frequencies
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     if name == "decision_transformer":  # a table of tokens, of which nothing comes, is not written again
@@ -439,7 +480,7 @@ def make(name: str) -> None:
         }
         save_file(found, file, metadata={"format": "pt"})
     given = inputs(name, kind)
-    tensors = {key: torch.as_tensor(value) for key, value in given.items()}
+    tensors = {key: torch.as_tensor(value) for key, value in as_theirs(name, given).items()}
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
@@ -451,9 +492,10 @@ def make(name: str) -> None:
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
-            prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
-            kept = name in (*BESIDE, *LONG, *COUNTED)
-            arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if kept else {}
+            prompt = generated_from(name, given)
+            kept = name in (*BESIDE, *AMONG, *LONG, *COUNTED)
+            arrays |= {f"from_{key}": value for key, value in prompt.items()} if kept else {}
+            prompt = {key: torch.as_tensor(value.copy()) for key, value in as_theirs(name, prompt).items()}
             options = {"max_new_tokens": 12, "do_sample": False}
             if name == "whisper_decoder":  # of theirs a cache is as deep as the encoder
                 options["use_cache"] = False

@@ -81,6 +81,7 @@ def test_all_that_classify_are_here():
         "vision-encoder-decoder",
         "blip",
         "git",
+        "qwen2_vl",
         "dit",
         "autoencoder-kl",
         "timm_vit",

@@ -19,7 +19,7 @@ pytestmark = [
         "image processors",
         "parity",
         "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, SigLIP 2, DETR, ViLT, "
-        "VideoMAE, ViViT",
+        "VideoMAE, ViViT, Qwen2-VL",
     ),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
@@ -32,7 +32,8 @@ def theirs(config):
         kind = kind.removesuffix(ending)
     if kind == "Vivit":  # there is one alone
         return transformers.VivitImageProcessor(**config)
-    module = __import__(f"transformers.models.{kind.lower()}.image_processing_pil_{kind.lower()}", fromlist=[kind])
+    name = {"Qwen2VL": "qwen2_vl"}.get(kind, kind.lower())
+    module = __import__(f"transformers.models.{name}.image_processing_pil_{name}", fromlist=[kind])
     return getattr(module, f"{kind}ImageProcessorPil")(**config)
 
 
@@ -77,14 +78,27 @@ def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "siglip2", "vilt", "vit_pad"]
+    "name",
+    [
+        "vit_fast",
+        "clip",
+        "convnext",
+        "detr",
+        "detr_old",
+        "imagegpt",
+        "siglip",
+        "siglip2",
+        "vilt",
+        "vit_pad",
+        "qwen2_vl",
+    ],
 )
 def test_a_batch_is_the_same_bit_for_bit(name):
     images = [picture(seed).convert("RGB") for seed in range(9)]
     ours = ImageProcessor.of(CONFIGS[name])(images)
     expected = theirs(CONFIGS[name])(images, return_tensors="np")
     same(ours, {name: np.asarray(value) for name, value in expected.items()}, name)
-    assert len(next(iter(ours.values()))) == 9
+    assert len(ours.get("image_grid_thw", next(iter(ours.values())))) == 9
 
 
 ARRAYS = {

@@ -61,6 +61,7 @@ SAID = {
     "SiglipVisionModel": {"retrieval"},
     "BlipModel": {"retrieval"},
     "ForImageTextRetrieval": {"retrieval"},
+    "Qwen2VLForConditionalGeneration": {"text-generation"},
     "BlipForQuestionAnswering": {"text2text-generation"},
     "ViltForQuestionAnswering": {"visual-question-answering"},
     "LxmertForQuestionAnswering": {"visual-question-answering"},

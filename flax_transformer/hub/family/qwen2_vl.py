@@ -134,7 +134,7 @@ def _text_fields(fields: Fields) -> Fields:
 def read(fields: Fields) -> InterleavedConfig:
     """Make our config of config.json's fields."""
     text = TEXT_CONFIG.read(_text_fields(fields))
-    vision = IMAGE_CONFIG.read(inside(fields, "vision"))
+    vision = IMAGE_CONFIG.read(Fields.of({"hidden_size": text.block.embed, **inside(fields, "vision")}))
     token = fields.integer("image_token_id", TOKENS["image_token_id"])
     return InterleavedConfig(vision=vision, text=text, image_token=token)
 

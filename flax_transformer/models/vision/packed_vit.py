@@ -79,7 +79,7 @@ class PatchMerger(Module):
         """Merge patches, of which those of a square follow each other."""
         squares = x.reshape(*x.shape[:-2], -1, self.up.in_features)
         hidden = constrain(jax.nn.gelu(self.up(squares), approximate=False), "batch", "length", "inner")
-        return self.down(hidden)
+        return constrain(self.down(hidden), "batch", "length", None)
 
 
 class PackedViT(Module):
