@@ -78,10 +78,9 @@ def generate(
       pretrained: a `Pretrained` that is a language model.
       attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
-      pixel_values: images, for a model that reads them; several of each row where it may have several. Tokens are
-        then what texts begin with, or questions to answer. A prompt of an encoder-decoder has the tokenizer's marks
-        around it, of which the last is dropped and the first becomes the start token, as in Hugging Face. Of a model
-        that reads images among tokens they are patches, beside `image_grid_thw`, as its processor gives both.
+      pixel_values: images, for a model that reads them; several of each row, or patches beside `image_grid_thw`, where
+        it takes such. Tokens are then what texts begin with, or questions to answer. A prompt of an encoder-decoder has
+        the tokenizer's marks: the last is dropped and the first becomes the start token, as in Hugging Face.
       global_attention_mask: 1 where a token of the source sees all others and is seen by them, for a model that sees
         windows (LED); of none by default.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
