@@ -177,6 +177,7 @@ FAMILIES = {
         },
         table=TABLE, write=write, ignored=(r"\.inv_freq$",),
         renamed={r"^model\.language_model\.": "model.", r"^model\.visual\.": "visual."},
+        modules={r"^model\.": "model.language_model.", r"^visual\.": "model.visual."},
         copies={"lm_head.weight": "model.embed_tokens.weight"},
     ),
 }  # fmt: skip
