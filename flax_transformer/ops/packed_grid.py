@@ -36,6 +36,23 @@ def packed_places(
     return jnp.where(frames[..., None] < 0, 0, places), frames
 
 
+def packed_windows(places: Int[Array, "*B P 2"], frames: Int[Array, "*B P"], side: int) -> Int[Array, "*B P"]:
+    """Return a number for the window that each patch is in, another one for each window of each frame; −1 of padding.
+
+    Windows begin at the upper left of an image; those at its other edges may be smaller.
+
+    Args:
+      places, frames: as `packed_places` gives them.
+      side: patches on each side of a window.
+
+    >>> packed_windows(*packed_places(jnp.array([[1, 2, 4]]), 9, 1), 2).tolist()
+    [0, 0, 1, 1, 0, 0, 1, 1, -1]
+    """
+    down, across = places[..., 0] // side, places[..., 1] // side
+    rows, columns = (jnp.max(each, axis=-1, keepdims=True) + 1 for each in (down, across))
+    return jnp.where(frames < 0, -1, (frames * rows + down) * columns + across)
+
+
 def interleaved_positions(
     visual: Bool[Array, "*B T"], grids: Int[Array, "*B I 3"], merge: int, seen: Bool[Array, "*B T"] | None = None
 ) -> Int[Array, "*B T 3"]:

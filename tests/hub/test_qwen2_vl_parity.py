@@ -78,12 +78,16 @@ def made(name, **changes):
     return strengthen(transformers.Qwen2VLForConditionalGeneration(config)).eval()
 
 
-def inputs(name, rows, *, padding=True):
+def named(name, rows, *, padding=True):
+    """Return inputs of a config and of rows by their names."""
+    return inputs(CONFIGS[name][1], ROWS[rows], padding=padding)
+
+
+def inputs(vision, rows, *, padding=True):
     """Return tokens with marks around each image, padded on the left, and the images' patches."""
-    _, vision = CONFIGS[name]
     merge, draw = vision.get("spatial_merge_size", 2), np.random.default_rng(0)
     texts, grids = [], []
-    for images in ROWS[rows]:
+    for images in rows:
         row = draw.integers(4, 40, draw.integers(1, 4)).tolist()
         for times, high, wide in images:
             row += [BEGIN, *[IMAGE] * (high * wide), END, *draw.integers(4, 40, draw.integers(1, 3)).tolist()]
@@ -108,7 +112,7 @@ def words(length=9):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_all_positions_equal_transformers(tmp_path, name, rows):
-    compare(made(name), tmp_path, **inputs(name, rows))
+    compare(made(name), tmp_path, **named(name, rows))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -117,13 +121,13 @@ def test_texts_alone_equal_transformers(tmp_path, name):
 
 
 def test_rows_of_one_length_need_no_mask(tmp_path):
-    compare(made("plain"), tmp_path, **inputs("plain", "one", padding=False))
+    compare(made("plain"), tmp_path, **named("plain", "one", padding=False))
 
 
 @pytest.mark.parametrize("rows", ["several", "different numbers"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_outputs_of_images_equal_transformers(tmp_path, name, rows):
-    model, given = made(name), inputs(name, rows)
+    model, given = made(name), named(name, rows)
     model.save_pretrained(tmp_path)
     ours = hub.load(tmp_path)
     with torch.no_grad():
@@ -144,7 +148,7 @@ def test_outputs_of_images_equal_transformers(tmp_path, name, rows):
 def test_generated_tokens_are_transformers(tmp_path, name, rows, settings):
     model = made(name)
     model.save_pretrained(tmp_path)
-    given = words() if rows == "texts" else inputs(name, rows)
+    given = words() if rows == "texts" else named(name, rows)
     tensors = {key: torch.as_tensor(value) for key, value in given.items()}
     expected = model.generate(**tensors, max_new_tokens=12, do_sample=False, **settings).numpy()
     got = hub.load(tmp_path).generate(**given, max_new_tokens=12, **settings)
@@ -156,7 +160,7 @@ def test_a_model_made_here_opens_in_transformers(tmp_path, name):
     made(name).save_pretrained(tmp_path / "theirs")
     config = hub.load(tmp_path / "theirs").model.cfg
     assert isinstance(config, InterleavedConfig)
-    given = inputs(name, "different numbers")
+    given = named(name, "different numbers")
     marks = {key: value for key, value in MARKS.items() if key != "image_token_id"}
     ours = hub.wrap(config.build(nnx.Rngs(3)), "Qwen2VLForConditionalGeneration", **marks)
     hub.save(ours, tmp_path / "ours")
@@ -171,7 +175,7 @@ def test_a_model_made_here_opens_in_transformers(tmp_path, name):
 
 def test_files_of_the_hub_and_of_today_are_read_alike(tmp_path):
     """Of today's the text's fields are in an object, and tensors may have its modules' names."""
-    model, given = made("plain"), inputs("plain", "several")
+    model, given = made("plain"), named("plain", "several")
     model.save_pretrained(tmp_path / "today")
     today = hub.load(tmp_path / "today")
     config = json.loads((tmp_path / "today" / "config.json").read_text())

@@ -16,7 +16,10 @@ from flax_transformer.nn import Rotary, with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.train.state import parameter_count
 
-PUBLISHED = {"qwen2_vl_2b": 2_208_985_600, "qwen2_vl_7b": 8_291_375_616}
+PUBLISHED = {
+    "qwen2_vl_2b": 2_208_985_600, "qwen2_vl_7b": 8_291_375_616,
+    "qwen2_5_vl_3b": 3_754_622_976, "qwen2_5_vl_7b": 8_292_166_656,
+}  # fmt: skip
 IMAGE = 19
 SMALL = InterleavedConfig(
     vision=packed_vit(12, embed=16, heads=2, depth=2, inner=24, patch=2),
@@ -61,6 +64,21 @@ def test_patches_see_their_own_image(model, given):
     seen = np.abs(np.asarray(reads)).sum(-1) > 0
     image = np.repeat([0, 1], 8)
     np.testing.assert_array_equal(seen, image[:, None] == image)
+
+
+@pytest.mark.rotates
+def test_patches_see_their_window_or_their_image_in_turns(given):
+    """Of one block of each kind; windows are of one square."""
+    _, patches, grids = given
+    for window, size in [(1, 4), (None, 8)]:
+        config = replace(SMALL.vision, depth=1, windows=(window,))
+        encoder, by = PackedViT(config, rngs=nnx.Rngs(0)), jax.random.normal(jax.random.key(3), (16,))
+        reads = jax.jacobian(lambda x, encoder=encoder, by=by: encoder.states(x, grids[0]) @ by)(patches[0])
+        part = np.arange(16) // size
+        np.testing.assert_array_equal(np.abs(np.asarray(reads)).sum(-1) > 0, part[:, None] == part)
+    turns = [PackedViT(replace(SMALL.vision, windows=each), rngs=nnx.Rngs(0)) for each in ((1, None), (1,), (None,))]
+    both, *alone = [each(patches, grids) for each in turns]
+    assert min(np.abs(both - each).max() for each in alone) > 1e-4
 
 
 @pytest.mark.rotates
@@ -172,6 +190,8 @@ def test_what_does_not_fit_is_refused(model, given):
         ValueError, match="patches must be of 24 numbers and as many as squares of 4 make, got 15 of 24"
     ):
         model(tokens, patches[:, :15], grids)
+    with pytest.raises(ValueError, match="windows must be of at least 1 square, for at least one turn, got"):
+        replace(SMALL.vision, windows=(0,))
     with pytest.raises(ValueError, match="all parts must have one model width, got vision=8, text=12"):
         replace(SMALL, vision=replace(SMALL.vision, outputs=8))
     with pytest.raises(ValueError, match="texts need rotary positions with sections for time, row and column"):

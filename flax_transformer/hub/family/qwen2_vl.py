@@ -1,5 +1,6 @@
 """Qwen2-VL checkpoints (Wang et al. 2024): texts with images of any size among their tokens."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from flax_transformer.hub.inputs import INTERLEAVED
 from flax_transformer.hub.interleaved_call import in_rows, interleaved_lm, text_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
-from flax_transformer.hub.table import VECTOR, Matrix, TensorRow, conv, embedding, linear, norm, under
+from flax_transformer.hub.table import VECTOR, Matrix, Table, TensorRow, conv, embedding, linear, norm, under
 from flax_transformer.hub.towers import inside
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.multimodal.interleaved import InterleavedConfig
@@ -68,21 +69,23 @@ TEXT_CONFIG = ConfigTable(
 )  # fmt: skip
 
 
-def _patches(fields: Fields) -> dict[str, Any]:
-    """Read the sizes of patches and of the inner layer, and split the turning pairs of a head between row and column.
+def read_patches(fields: Fields, width: int) -> dict[str, Any]:
+    """Read the size of patches, and split the turning pairs of a head between row and column.
+
+    Args:
+      width: D, of the encoder of images.
 
     Raises:
       ValueError: heads that cannot be split so, or rotary positions of another kind.
     """
     size, span = fields.integer("patch_size", 14), fields.integer("temporal_patch_size", 2)
-    width, heads, given = fields.integer("embed_dim"), fields.integer("num_heads"), fields.get("rope_parameters") or {}
+    heads, given = fields.integer("num_heads"), fields.get("rope_parameters") or {}
     if not heads or width % (4 * heads):
         raise ValueError(f"heads of images have a multiple of 4 channels each, got {width} in {heads}")
     if not isinstance(given, dict) or given.get("rope_type", "axial") != "axial":
         raise ValueError(f"config.json must give images axial rotary positions, it has {given!r}")
     base, quarter = float(Fields.of(given).number("rope_theta", 10_000.0)), width // heads // 4
     return {
-        "inner": width * fields.integer("mlp_ratio", 4),
         "rotary": replace(BASE.vision.block.attention.rotary, base=base, sections=(quarter, quarter)),
         "patches.patch": (size, size),
         "patches.image": (16 * size, 16 * size),
@@ -91,16 +94,33 @@ def _patches(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _write_patches(config: PackedViTConfig) -> dict[str, Any]:
-    width, inner, (high, wide) = config.block.embed, config.block.feedforward.inner, config.patches.patch
-    if inner % width or high != wide:
-        raise ValueError(
-            "config.json has an inner width that is a multiple of the width, and square patches, got "
-            f"{inner} of {width}, patches of {high}×{wide}"
-        )
-    said = {"mlp_ratio": inner // width, "patch_size": high, "temporal_patch_size": config.patches.span}
+def write_patches(config: PackedViTConfig) -> dict[str, Any]:
+    """Write what `read_patches` reads.
+
+    Raises:
+      ValueError: patches that are no squares.
+    """
+    high, wide = config.patches.patch
+    if high != wide:
+        raise ValueError(f"config.json has square patches, got {high}×{wide}")
+    said = {"patch_size": high, "temporal_patch_size": config.patches.span}
     base = config.block.attention.rotary.base
     return said if base == 10_000.0 else {**said, "rope_parameters": {"rope_type": "axial", "rope_theta": base}}
+
+
+def _reads_images(fields: Fields) -> dict[str, Any]:
+    width = fields.integer("embed_dim")
+    return {"inner": width * fields.integer("mlp_ratio", 4), **read_patches(fields, width)}
+
+
+def _writes_images(config: PackedViTConfig) -> dict[str, Any]:
+    width, inner = config.block.embed, config.block.feedforward.inner
+    if inner % width or config.windows != (None,):
+        raise ValueError(
+            "config.json has an inner width that is a multiple of the width, and no windows, got "
+            f"{inner} of {width}, windows {config.windows}"
+        )
+    return {"mlp_ratio": inner // width, **write_patches(config)}
 
 
 IMAGE_CONFIG = ConfigTable(
@@ -115,13 +135,17 @@ IMAGE_CONFIG = ConfigTable(
         "spatial_merge_size": "merge",
         "initializer_range": "init_std",
     },
-    reads=_patches,
-    writes=_write_patches,
+    reads=_reads_images,
+    writes=_writes_images,
 )
 
 
-def _text_fields(fields: Fields) -> Fields:
-    """Return the fields of the text: beside those of images in files on the hub, in an object in today's."""
+def text_fields(fields: Fields) -> Fields:
+    """Return the fields of the text: beside those of images in files on the hub, in an object in today's.
+
+    Raises:
+      ValueError: what is no object.
+    """
     if not isinstance(fields.get("text_config"), dict | None):
         raise ValueError(f"config.json must give text_config as an object, it is {fields['text_config']!r:.40}")
     if not fields.get("text_config"):
@@ -133,7 +157,7 @@ def _text_fields(fields: Fields) -> Fields:
 
 def read(fields: Fields) -> InterleavedConfig:
     """Make our config of config.json's fields."""
-    text = TEXT_CONFIG.read(_text_fields(fields))
+    text = TEXT_CONFIG.read(text_fields(fields))
     vision = IMAGE_CONFIG.read(Fields.of({"hidden_size": text.block.embed, **inside(fields, "vision")}))
     token = fields.integer("image_token_id", TOKENS["image_token_id"])
     return InterleavedConfig(vision=vision, text=text, image_token=token)
@@ -151,33 +175,47 @@ def write(config: InterleavedConfig) -> dict[str, Any]:
 
 BLOCK = "blocks.{}."
 QKV = tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value"))
-IMAGE_TABLE = (
+ATTENDING = (
     *conv("patches.tubelet", "patch_embed.proj"),
     *norm("trunk.blocks.attention_residual.norm", BLOCK + "norm1"),
     TensorRow(tuple(f"{part}.kernel" for part in QKV), BLOCK + "attn.qkv.weight", Matrix(1, transposed=True)),
     TensorRow(tuple(f"{part}.bias" for part in QKV), BLOCK + "attn.qkv.bias", VECTOR),
     *linear("trunk.blocks.attention.out", BLOCK + "attn.proj", inputs=2),
     *norm("trunk.blocks.feedforward_residual.norm", BLOCK + "norm2"),
-    *linear("trunk.blocks.feedforward.up", BLOCK + "mlp.fc1"),
-    *linear("trunk.blocks.feedforward.down", BLOCK + "mlp.fc2"),
     *norm("trunk.norm", "merger.ln_q"),
     *linear("merger.up", "merger.mlp.0"),
     *linear("merger.down", "merger.mlp.2"),
 )
-TABLE = (*under(IMAGE_TABLE, "vision.", "visual."), *under(llama.TABLE, "text.", "model."))
+FEEDFORWARD = (
+    *linear("trunk.blocks.feedforward.up", BLOCK + "mlp.fc1"),
+    *linear("trunk.blocks.feedforward.down", BLOCK + "mlp.fc2"),
+)
 
-FAMILIES = {
-    "qwen2_vl": Family(
-        model_type="qwen2_vl",
-        architectures={
-            "Qwen2VLForConditionalGeneration": Architecture(
-                read, interleaved_lm, embedding("text.head.token", "lm_head"), uses=("text-generation",),
-                inputs=INTERLEAVED, layers=text_layers, prepare=in_rows,
-            ),
-        },
-        table=TABLE, write=write, ignored=(r"\.inv_freq$",),
+
+def interleaved_family(model_type: str, name: str, config: tuple[Callable, Callable], images: Table) -> Family:
+    """Return a family of texts with images among their tokens.
+
+    Args:
+      name: of its class.
+      config: what reads and writes config.json.
+      images: the rows of the encoder of images.
+    """
+    known = Architecture(
+        config[0], interleaved_lm, embedding("text.head.token", "lm_head"), uses=("text-generation",),
+        inputs=INTERLEAVED, layers=text_layers, prepare=in_rows,
+    )  # fmt: skip
+    return Family(
+        model_type=model_type, architectures={name: known},
+        table=(*under(images, "vision.", "visual."), *under(llama.TABLE, "text.", "model.")),
+        write=config[1], ignored=(r"\.inv_freq$",),
         renamed={r"^model\.language_model\.": "model.", r"^model\.visual\.": "visual."},
         modules={r"^model\.": "model.language_model.", r"^visual\.": "model.visual."},
         copies={"lm_head.weight": "model.embed_tokens.weight"},
+    )  # fmt: skip
+
+
+FAMILIES = {
+    "qwen2_vl": interleaved_family(
+        "qwen2_vl", "Qwen2VLForConditionalGeneration", (read, write), (*ATTENDING, *FEEDFORWARD)
     ),
-}  # fmt: skip
+}

@@ -29,7 +29,7 @@ def qwen2_vl_text(
 
 
 def qwen2_vl_2b(vocab: int = 151_936, *, precision: Precision = FLOAT32) -> InterleavedConfig:
-    """Return Qwen2-VL 2B: 28 layers, D=1536, 2 kv heads, tied output; 2,209.0 M parameters, 665.2 M of them images'."""
+    """Return Qwen2-VL 2B: 28 layers, D=1536, 2 kv heads, tied output; 2,209.0 M parameters, 665.3 M of them images'."""
     text = qwen2_vl_text(vocab, embed=1536, inner=8960, heads=12, kv_heads=2, depth=28, tied=True, precision=precision)
     return InterleavedConfig(vision=packed_vit(1536, precision=precision), text=text)
 

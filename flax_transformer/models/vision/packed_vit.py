@@ -20,13 +20,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.video.tubelet import TubeletConfig
-from flax_transformer.nn import Precision, Rotary, Trunk, TrunkConfig, transformer_block
+from flax_transformer.nn import Cycle, Precision, Rotary, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, axial_frequencies
-from flax_transformer.ops.packed_grid import packed_places
+from flax_transformer.ops.packed_grid import packed_places, packed_windows
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -43,10 +43,15 @@ class PackedViTConfig(TrunkConfig):
     """E, the width of what comes out."""
     merge: int = 2
     """Patches on each side of a square that becomes one output."""
+    windows: tuple[int | None, ...] = (None,)
+    """Squares on each side of the windows whose patches see each other, of which the layers take turns; None: patches
+    see all of their image."""
 
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, 1, "outputs", "merge")
+        if not self.windows or any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(f"windows must be of at least 1 square, for at least one turn, got {self.windows}")
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.cross:
             raise ValueError("an encoder attends to no memory, got a block with cross-attention")
@@ -140,8 +145,11 @@ class PackedViT(Module):
         cut = patches.reshape(*patches.shape[:-1], cfg.channels, cfg.span, *cfg.patch)
         x = self.patches.tubelet(jnp.moveaxis(cut, -4, -1)).astype(cfg.precision.residual)
         places, frames = packed_places(grids, patches.shape[-2], self.cfg.merge)
+        sides = [None if window is None else window * self.cfg.merge for window in self.cfg.windows]
+        parts = [frames if side is None else packed_windows(places, frames, side) for side in sides]
+        masks = tuple(Mask(segments=(part, part)) for part in parts)
         x = constrain(x, "batch", "length", None)
-        return self.trunk(x, mask=Mask(segments=(frames, frames)), positions=places, key=key)
+        return self.trunk(x, mask=masks[0] if len(masks) == 1 else Cycle(masks), positions=places, key=key)
 
     hidden_states = __call__
 
@@ -163,22 +171,24 @@ def packed_vit(
     outputs: int, *, embed: int = 1280, heads: int = 16, depth: int = 32, inner: int = 5120, patch: int = 14,
     **options: Any,
 ) -> PackedViTConfig:  # fmt: skip
-    """Return Qwen2-VL's encoder of images.
+    """Return Qwen2-VL's encoder of images; with `gated` that of Qwen2.5-VL, if it has windows too.
 
     Args:
       outputs: width of what it gives, that of the language model.
-      options: `precision`, and other fields of `PackedViTConfig`.
+      options: `precision`, `gated`: RMSNorm and gated feed-forward layers, and other fields of `PackedViTConfig`.
     """
     precision, quarter = options.pop("precision", FLOAT32), embed // heads // 4
+    gated = options.pop("gated", False)
+    kind = {"activation": "silu", "norm": "rms", "gated": True} if gated else {"activation": "quick_gelu"}
     return PackedViTConfig(
         patches=TubeletConfig(
             embed=embed, image=(16 * patch, 16 * patch), patch=(patch, patch), bias=False, frames=2, span=2,
             init_std=0.02, precision=precision,
         ),
         block=transformer_block(
-            embed=embed, heads=heads, inner=inner, norm_eps=1e-6, norm_position="pre", activation="quick_gelu",
+            embed=embed, heads=heads, inner=inner, norm_eps=1e-6, norm_position="pre",
             rotary=Rotary(frequencies=axial_frequencies, sections=(quarter, quarter)), init_std=0.02,
-            precision=precision,
+            precision=precision, **kind,
         ),
         depth=depth,
         outputs=outputs,
