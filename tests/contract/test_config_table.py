@@ -36,11 +36,13 @@ TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
 """Of a Qwen: any alone says nothing."""
 LAYERS = {"layer_types", "num_hidden_layers"}
 """Of layers that are listed by kind, of which there are as many as are listed."""
+AMONG = {"hidden_size", "video_token_id", "vision_start_token_id", "vision_end_token_id"}
+"""Of texts with images among their tokens: one width of both, and marks that nothing here reads."""
 ONE = {
     "Qwen2ForCausalLM": LAYERS,
     "Qwen3ForCausalLM": LAYERS,
-    "Qwen2VLForConditionalGeneration": LAYERS
-    | {"hidden_size", "video_token_id", "vision_start_token_id", "vision_end_token_id"},
+    "Qwen2VLForConditionalGeneration": LAYERS | AMONG,
+    "Qwen2_5_VLForConditionalGeneration": LAYERS | AMONG,
     "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
     "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
     "Phi3ForCausalLM": {"partial_rotary_factor"},
@@ -118,7 +120,7 @@ def variants(value):
         return [{**value, "depths": [2 * each for each in value["depths"]]}]
     if isinstance(value, dict) and "n_layer" in value:
         return [{**value, "n_layer": 2 * value["n_layer"]}]
-    if isinstance(value, dict) and "mlp_ratio" in value:
+    if isinstance(value, dict) and "spatial_merge_size" in value:
         return [{**value, "depth": 2 * value["depth"]}]
     if isinstance(value, dict) and "hidden_size" in value:
         return [{**value, "num_hidden_layers": 2 * value["num_hidden_layers"]}]

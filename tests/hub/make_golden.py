@@ -135,6 +135,13 @@ QWEN2_VL = {
     },
     "image_token_id": 36, "video_token_id": 37, "vision_start_token_id": 38, "vision_end_token_id": 39,
 }  # fmt: skip
+QWEN2_5_VL = {
+    **QWEN2_VL,
+    "vision_config": {
+        "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2, "depth": 3, "intermediate_size": 12, "patch_size": 2,
+        "in_channels": 1, "initializer_range": 0.3, "window_size": 4, "fullatt_block_indexes": [1],
+    },
+}  # fmt: skip
 BLIP = {
     "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 32, "sep_token_id": END},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4}, "image_text_hidden_size": 6,
@@ -292,6 +299,7 @@ MODELS = {
     "siglip2": ("Siglip2Model", transformers.Siglip2Config(**SIGLIP2)),
     "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", transformers.Qwen2VLConfig(**QWEN2_VL)),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", transformers.Qwen2_5_VLConfig(**QWEN2_5_VL)),
     "blip": ("BlipForConditionalGeneration", transformers.BlipConfig(**BLIP)),
     "blip_answers": ("BlipForQuestionAnswering", transformers.BlipConfig(**BLIP)),
     "blip_retrieval": ("BlipForImageTextRetrieval", transformers.BlipConfig(**BLIP)),
@@ -332,7 +340,7 @@ TOWERS = ("clip", "siglip", "siglip2")
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 """Of texts that are read or written with an image."""
-AMONG = ("qwen2_vl",)
+AMONG = ("qwen2_vl", "qwen2_5_vl")
 """Of texts with images among their tokens."""
 ASKED = ("vilt", "lxmert")
 """Of both together."""

@@ -82,6 +82,7 @@ def test_all_that_classify_are_here():
         "blip",
         "git",
         "qwen2_vl",
+        "qwen2_5_vl",
         "dit",
         "autoencoder-kl",
         "timm_vit",

@@ -70,7 +70,7 @@ def test_what_is_not_said_is_assumed_as_transformers_does(kind):
     "name", [name for name in FAMILIES if name not in ("pvt_v2", "vit_msn", "regnet", "dinov3_vit")]
 )
 def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
-    size = {"shortest_edge": 300, "longest_edge": 4_000} if name == "qwen2_vl" else 28
+    size = {"shortest_edge": 300, "longest_edge": 4_000} if name.startswith("qwen2") else 28
     options = {"size": size, "crop_size": 24, "clusters": CLUSTERS}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(options))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))

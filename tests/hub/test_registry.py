@@ -62,6 +62,7 @@ SAID = {
     "BlipModel": {"retrieval"},
     "ForImageTextRetrieval": {"retrieval"},
     "Qwen2VLForConditionalGeneration": {"text-generation"},
+    "Qwen2_5_VLForConditionalGeneration": {"text-generation"},
     "BlipForQuestionAnswering": {"text2text-generation"},
     "ViltForQuestionAnswering": {"visual-question-answering"},
     "LxmertForQuestionAnswering": {"visual-question-answering"},

@@ -32,7 +32,7 @@ def _read_windows(fields: Fields) -> tuple[int | None, ...]:
     side = fields.integer("window_size", 112) // max(square, 1)
     if side < 1:
         raise ValueError(
-            f"config.json must give window_size as at least {square} pixels, it is {fields['window_size']}"
+            f"config.json must give window_size as at least {square} pixels, it is {fields.get('window_size')}"
         )
     windows = [None if layer in whole else side for layer in range(depth)]
     period = next(p for p in range(1, depth + 1) if all(windows[i] == windows[i % p] for i in range(depth)))

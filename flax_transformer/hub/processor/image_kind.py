@@ -292,7 +292,7 @@ FAMILIES = {
     "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
     "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "siglip2": "Siglip2",
     "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
-    "qwen2_vl": "Qwen2VL",
+    "qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2VL",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 
