@@ -31,20 +31,18 @@ def sample_points(grid: Float[Array, "*B I J C"], points: Float[Array, "*B P 2"]
     >>> sample_points(jnp.array([[[2.0], [4.0]]]), jnp.array([[0.25, 0.5], [0.5, 0.5], [0.0, 0.5]]))[:, 0]
     Array([2., 3., 1.], dtype=float32)
     """
-    *lead, rows, columns, _ = grid.shape
+    *lead, rows, columns, C = grid.shape
     places = widen(points) * np.array([columns, rows], np.float32) - 0.5
     first = jnp.floor(places)
-    rest, first = places - first, first.astype(jnp.int32)
-    flat, found = grid.reshape(*lead, rows * columns, -1), 0.0
-    for right in (0, 1):
-        for below in (0, 1):
-            x, y = first[..., 0] + right, first[..., 1] + below
-            weight = jnp.abs(1 - right - rest[..., 0]) * jnp.abs(1 - below - rest[..., 1])
-            inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
-            at = jnp.clip(y, 0, rows - 1) * columns + jnp.clip(x, 0, columns - 1)
-            values = jnp.take_along_axis(flat, at[..., None], axis=-2)
-            found = found + widen(values) * jnp.where(inside, weight, 0)[..., None]
-    return found.astype(grid.dtype)
+    rest, corners = (places - first)[..., None, :], np.array([(0, 0), (1, 0), (0, 1), (1, 1)])
+    weights = jnp.prod(jnp.abs(1 - corners - rest), axis=-1)
+    at = first.astype(jnp.int32)[..., None, :] + corners  # [*B, P, 4, 2]
+    inside = ((at >= 0) & (at < np.array([columns, rows]))).all(-1)
+    x, y = jnp.clip(at[..., 0], 0, columns - 1), jnp.clip(at[..., 1], 0, rows - 1)
+    flat = (y * columns + x).reshape(*lead, -1, 1)
+    values = jnp.take_along_axis(grid.reshape(*lead, rows * columns, C), flat, axis=-2)
+    values = values.reshape(*weights.shape, C)
+    return jnp.einsum("...c,...ck->...k", jnp.where(inside, weights, 0), widen(values)).astype(grid.dtype)
 
 
 def deformable_attention(

@@ -106,10 +106,10 @@ DETR = {
     ),
 }  # fmt: skip
 MASK2FORMER = {
-    "feature_size": 32, "mask_feature_size": 6, "hidden_dim": 12, "encoder_feedforward_dim": 8, "dim_feedforward": 10,
-    "encoder_layers": 1, "decoder_layers": 5, "num_attention_heads": 2, "num_queries": 5, "init_std": 0.3,
+    "feature_size": 32, "mask_feature_size": 8, "hidden_dim": 12, "encoder_feedforward_dim": 8, "dim_feedforward": 10,
+    "encoder_layers": 1, "decoder_layers": 4, "num_attention_heads": 2, "num_queries": 5, "init_std": 0.3,
     "backbone_config": transformers.SwinConfig(
-        num_channels=1, embed_dim=4, depths=[1, 1, 1, 1], num_heads=[1, 2, 2, 4], window_size=3, patch_size=2,
+        num_channels=1, embed_dim=4, depths=[1, 1, 1, 1], num_heads=[2, 2, 2, 4], window_size=3, patch_size=2,
         mlp_ratio=1, image_size=32, out_features=["stage1", "stage2", "stage3", "stage4"], initializer_range=0.3,
     ),
 }  # fmt: skip
