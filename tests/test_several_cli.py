@@ -36,6 +36,7 @@ def checkpoint(name, folder):
     made = Path(shutil.copytree(GOLDEN / name, folder / name))
     config = json.loads((made / "config.json").read_text())
     seen = config.get("vision_config", config)
+    seen = config.get("backbone_config", seen) if name == "mask2former" else seen
     size, channels = seen.get("image_size", 32), seen.get("num_channels", 3)
     height, width = size if isinstance(size, list) else (size, size)
     said = {**GREY, "size": {"height": height, "width": width}, "image_mean": [0.5] * channels}
@@ -110,6 +111,36 @@ def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["0.png", "2.png"]
     code, _, err = run("detect", "detr", album[0], album[2], "--output", "drawn.png")
     assert (code, "the output of several images must be a folder, got drawn.png" in err) == (1, True)
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("subtask", ["panoptic", "instance"])
+def test_segments_are_drawn_over_the_picture(run, album, tmp_path, subtask):
+    checkpoint("mask2former", tmp_path)
+    asked = ("segment", "mask2former", album[0], "--subtask", subtask, "--threshold", "0.3")
+    code, out, _ = run(*asked, "--overlay", "--output", "drawn.png")
+    *lines, written = out.splitlines()
+    assert (code, written) == (0, "drawn.png")
+    assert all(len(line.split("\t")) == 3 for line in lines)
+    drawn = PIL.Image.open("drawn.png")
+    assert (drawn.mode, drawn.size) == ("RGB", (480, 480))
+    assert run(*asked, "--output", "map.png")[0] == 0
+    numbers = np.asarray(PIL.Image.open("map.png"))
+    found = json.loads(run(*asked, "--jsonl")[1])["regions"]
+    assert found
+    assert len(lines) == len(found)
+    assert {each["number"] for each in found} >= {*np.unique(numbers).tolist()} - {0}
+    for each in found:
+        assert each["fraction"] == pytest.approx((numbers == each["number"]).mean())
+    plain = PIL.Image.open(album[0]).convert("RGB").resize(drawn.size, PIL.Image.Resampling.NEAREST)
+    changed = (np.asarray(drawn) != np.asarray(plain)).any(-1)
+    assert changed.mean() >= 0.9 * (numbers > 0).mean()
+
+
+def test_a_subtask_that_a_checkpoint_does_not_do_is_refused(run, album, tmp_path):
+    checkpoint("beit_segmentation", tmp_path)
+    code, _, err = run("segment", "beit_segmentation", album[0], "--subtask", "panoptic")
+    assert (code, "tells classes of pixels alone, got 'panoptic'" in err) == (1, True)
 
 
 @pytest.mark.rotates

@@ -97,6 +97,8 @@ def segment(
     images: Files = (),
     /,
     output: Path | None = None,
+    overlay: bool = False,
+    subtask: Literal["semantic", "instance", "panoptic"] | None = None,
     threshold: float = 0.5,
     jsonl: bool = False,
     revision: str | None = None,
@@ -111,11 +113,14 @@ def segment(
       images: Files of images; without them every line of standard input names one.
       output: File to write a map to, an image as large whose values are the numbers of the classes, or of the objects
         from 1 on; a folder where there are several; none by default.
+      overlay: Write the image itself instead, with a colour over each region and what it is.
+      subtask: Of a checkpoint that tells objects apart: panoptic, the surest object of each pixel, which is what is
+        done by default; instance, objects by the score of class and mask together; semantic, the class of each pixel.
       threshold: Probability above which an object counts as found.
       jsonl: Print a JSON object for each image instead: file and regions, with those numbers.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.segmentation import map_image
+    from flax_transformer.task.segmentation import draw_segmented, map_image
     from flax_transformer.task.segmentation import segment as run
 
     def said(found: Any) -> tuple[dict[str, Any], list[str]]:
@@ -125,8 +130,10 @@ def segment(
         ]
         return {"regions": list(map(asdict, found.regions))}, lines
 
-    asked = _Asked(checkpoint, images, output, threshold, jsonl, revision)
-    _look(asked, run, said, lambda pretrained, image, found: map_image(found.numbers))
+    def draw(pretrained: Any, image: Any, found: Any) -> Any:
+        return draw_segmented(image, found) if overlay else map_image(found.numbers)
+
+    _look(_Asked(checkpoint, images, output, threshold, jsonl, revision), partial(run, subtask=subtask), said, draw)
 
 
 @dataclass(frozen=True)

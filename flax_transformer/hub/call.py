@@ -68,6 +68,10 @@ class ModelOutput:
     """[B, Q, 4]: centre x and y, width and height, as shares of the image."""
     pred_masks: Any = None
     """[B, Q, I, J]: of every query, logits of the places that are of its object."""
+    class_queries_logits: Any = None
+    """[B, Q, E + 1]: of every query, logits of the classes, the last of no mask."""
+    masks_queries_logits: Any = None
+    """[B, Q, I, J]: of every query, logits of the places that are of its mask."""
     language_output: Any = None
     """[B, T, D], of the text, where there are states of regions beside."""
     vision_output: Any = None
@@ -112,6 +116,10 @@ class ModelOutput:
     """[B, S, C]: what convolutions give of a recording's samples, normalised."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
+    pixel_decoder_last_hidden_state: Any = None
+    """[B, D, I, J], the fine map."""
+    transformer_decoder_last_hidden_state: Any = None
+    """[B, Q, D], of queries."""
     hidden_states: Any = None
     """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
     feature_maps: Any = None
@@ -120,6 +128,10 @@ class ModelOutput:
     """Of every stage, [B, D, R, C] of rows and columns of patches."""
     encoder_hidden_states: Any = None
     decoder_hidden_states: Any = None
+    pixel_decoder_hidden_states: Any = None
+    """[B, D, I, J] each, the coarsest first."""
+    transformer_decoder_hidden_states: Any = None
+    """L + 1 times [Q, B, D]."""
     attentions: Any = None
     """L times [B, N, T, T]: every layer's attention weights."""
     encoder_attentions: Any = None

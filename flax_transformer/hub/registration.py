@@ -92,6 +92,9 @@ class Architecture:
     values."""
     dot: bool = False
     """Whether vectors that it gives are compared by their inner products, and not by cosines."""
+    buffers: Callable[[Fields], Mapping[str, Any]] | None = None
+    """`buffers(fields)`: tensors that its class stores beside the parameters and computes of config.json, or does not
+    use; those of a checkpoint that is read stay as they were stored."""
     asks: str = ""
     """The class whose vectors of passages are searched by its vectors of questions, where it is another."""
     sides: Mapping[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
@@ -60,7 +61,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: i
     parts = tensors_of(pretrained.model, entries) | (few if kernels else {})
     if family.writes_copies:
         parts |= {copy: parts[original] for copy, original in family.copies.items() if original in parts}
-    parts = pretrained.unused.beside(parts, pretrained.config["architectures"][0])
+    parts = _with_buffers(pretrained, pretrained.unused.beside(parts, pretrained.config["architectures"][0]))
     if family.spelled is not None:
         parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
     dtype = common_dtype(jax.tree.leaves(pretrained.model))
@@ -84,6 +85,22 @@ def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: i
             old.unlink()
         for file in [path for path in part.rglob("*") if path.is_file()]:
             shutil.move(file, beside(folder, str(file.relative_to(part))))
+
+
+def _with_buffers(pretrained: Pretrained, parts: Mapping[str, tuple[int, Any]]) -> Mapping[str, tuple[int, Any]]:
+    """Return all tensors of a file, with what its class computes of config.json, where the model was made here; of a
+    checkpoint that was read only what has another shape now.
+    """
+    if (buffers := pretrained.architecture.buffers) is None:
+        return parts
+    dtype, unused = jnp.dtype(common_dtype(jax.tree.leaves(pretrained.model))), pretrained.unused
+    shapes = {each.name: each.shape for each in unused.tensors}
+    made = {
+        name: x.astype(dtype)
+        for name, x in buffers(pretrained.config).items()
+        if not unused.architecture or shapes.get(name, x.shape) != x.shape
+    }
+    return {**parts, **{name: (x.nbytes, lambda x=x: x) for name, x in made.items()}}
 
 
 def _write_parts(part: Path, inside: str, parts: Mapping[str, tuple[int, Any]], stem: str, shard: int) -> None:

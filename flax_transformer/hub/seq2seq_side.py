@@ -40,17 +40,22 @@ SELF, BOTH = {"attention": "self_attn"}, {"attention": "self_attn", "cross": "en
 
 def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
     """Return the rows of one side's blocks."""
+    return stack(f"{ours}.blocks", f"{theirs}.layers.{{}}", attentions)
+
+
+def stack(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
+    """Return the rows of a stack of blocks: attentions, a feed-forward layer, and the norm of each."""
     rows = []
     for mine, yours in attentions.items():
         for part in ("query", "key", "value"):
-            rows += linear(f"{ours}.blocks.{mine}.{part}", f"{theirs}.layers.{{}}.{yours}.{part[0]}_proj")
-        rows += linear(f"{ours}.blocks.{mine}.out", f"{theirs}.layers.{{}}.{yours}.out_proj", inputs=2)
-        rows += norm(f"{ours}.blocks.{mine}_residual.norm", f"{theirs}.layers.{{}}.{yours}_layer_norm")
+            rows += linear(f"{ours}.{mine}.{part}", f"{theirs}.{yours}.{part[0]}_proj")
+        rows += linear(f"{ours}.{mine}.out", f"{theirs}.{yours}.out_proj", inputs=2)
+        rows += norm(f"{ours}.{mine}_residual.norm", f"{theirs}.{yours}_layer_norm")
     return (
         *rows,
-        *linear(f"{ours}.blocks.feedforward.up", f"{theirs}.layers.{{}}.fc1"),
-        *linear(f"{ours}.blocks.feedforward.down", f"{theirs}.layers.{{}}.fc2"),
-        *norm(f"{ours}.blocks.feedforward_residual.norm", f"{theirs}.layers.{{}}.final_layer_norm"),
+        *linear(f"{ours}.feedforward.up", f"{theirs}.fc1"),
+        *linear(f"{ours}.feedforward.down", f"{theirs}.fc2"),
+        *norm(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm"),
     )
 
 

@@ -55,7 +55,7 @@ def draw_boxes(
         colour = COLOURS[label % len(COLOURS)]
         text = f"{label if names is None else names[label]} {scores[m]:.2f}"
         draw.rectangle(box, outline=colour, width=line)
-        _caption(draw, text, (box[0], box[1]), colour, font, drawn.size)
+        draw_caption(draw, text, (box[0], box[1]), colour, font, drawn.size)
     return drawn
 
 
@@ -65,8 +65,16 @@ def _corners(box: np.ndarray, scale: int) -> tuple[float, float, float, float]:
     return min(left, right), min(top, bottom), max(left, right), max(top, bottom)
 
 
-def _caption(draw: Any, text: str, corner: tuple[float, float], colour: str, font: Any, size: tuple[int, int]) -> None:
-    """Write above a box, or where there is no room within the image, as near as there is."""
+def draw_caption(
+    draw: Any, text: str, corner: tuple[float, float], colour: str, font: Any, size: tuple[int, int]
+) -> None:
+    """Write above a corner of a box, or where there is no room within the image, as near as there is.
+
+    Args:
+      draw: of Pillow.
+      colour: of what is behind the text.
+      size: width and height of the image.
+    """
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
     width, height = right - left + 6, bottom - top + 6
     x = min(max(corner[0], 0), max(size[0] - width, 0))

@@ -24,7 +24,7 @@ from flax_transformer.task.fill_mask import fill_mask
 from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.image_text import respond
 from flax_transformer.task.question_answering import answer
-from flax_transformer.task.segmentation import segment
+from flax_transformer.task.segmentation import Subtask, segment
 from flax_transformer.task.speech_recognition import transcribe
 from flax_transformer.task.summariser import open_summariser
 from flax_transformer.task.text_classification import classify, label_words
@@ -214,11 +214,13 @@ def _objects(pretrained: Pretrained, images: list[Any], *, threshold: float = 0.
     ]
 
 
-def _regions(pretrained: Pretrained, images: list[Any], *, threshold: float = 0.5) -> list[list[Record]]:
+def _regions(
+    pretrained: Pretrained, images: list[Any], *, threshold: float = 0.5, subtask: Subtask | None = None
+) -> list[list[Record]]:
     import PIL.Image
 
     rows = []
-    for found in segment(pretrained, images, threshold):
+    for found in segment(pretrained, images, threshold, subtask):
         masks = [PIL.Image.fromarray(np.uint8(255 * (found.numbers == each.number))) for each in found.regions]
         rows.append([
             {"score": each.probability, "label": each.label, "mask": mask}

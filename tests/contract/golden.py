@@ -14,7 +14,8 @@ FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "sw
 """Of which `make test` tries what costs most: their parts are those of most others; `make slow` tries all."""
 OUTPUTS = (
     "logits", "auxiliary_logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
-    "relevance_logits", "sentence_embedding", "reconstruction", "pred_boxes", "pred_masks", "text_embeds",
+    "relevance_logits", "sentence_embedding", "reconstruction", "pred_boxes", "pred_masks", "class_queries_logits",
+    "masks_queries_logits", "text_embeds",
     "image_embeds", "logits_per_text",
     "itm_score", "action_preds", "state_preds", "return_preds", "question_answering_score", "sample",
     "pooler_output",

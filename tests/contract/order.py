@@ -14,16 +14,17 @@ LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.
 """What a parameter of a layer is called, but for heads."""
 ENTRY = re.compile(
     r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|register_tokens|mask_token|positions?|"
-    r"places|times?|time_in|time_out|class_table|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
+    r"places|times?|time_in|time_out|class_table|kind|queries|query_positions|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
 )
 """What inputs come to first, wherever it is."""
 BETWEEN = re.compile(
     r"(^encoder\.head|(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames|"
-    r"encoder\.last|neck|encoded|decoded|decoder\.stem|middle|resize|merger))(\.|$)"
+    r"encoder\.last|neck|encoded|decoded|decoder\.stem|middle|resize|merger|levels|"
+    r"pixels\.(project|lateral|smooth|output)\w*|project\d))(\.|$)"
 )
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(
-    r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
+    r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|masks|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
     r"features|objects|attributes|region_dense|join|modulation|decoder\.last)(\.|$)"
 )
 BELOW = (
@@ -92,7 +93,7 @@ def check_axes(model):
     axes = jax.tree.leaves(parameter_axes(model))
     for (path, leaf), its in zip(jax.tree_util.tree_leaves_with_path(model), axes, strict=True):
         name = path_name(path)
-        stacked = bool(re.search(r"(^|\.)(blocks|rest)\.|^boxes\.dense\.|\.boxes\.dense\.", name))
+        stacked = bool(re.search(r"(^|\.)(blocks|rest)\.|(^|\.)(boxes|masks)\.dense\.", name))
         layers = stacked + bool(re.search(r"\.experts\.", name))
         assert its.layers == layers, f"{name} {leaf.shape} must have {layers} axes of layers, got {its}"
         assert its.layers + its.inputs + its.outputs == leaf.ndim, name

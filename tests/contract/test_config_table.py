@@ -65,6 +65,7 @@ ONE = {
     "BigBirdModel": {"attention_type"},
     "NystromformerModel": {"num_landmarks"},
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
+    "Mask2FormerForUniversalSegmentation": {"feature_strides", "common_stride"},
     "TimesformerModel": {"attention_type"},
     "T5EncoderModel": {"num_decoder_layers"},
     "Wav2Vec2Model": {"feat_extract_activation", "feat_extract_norm", "mask_time_prob", "num_feat_extract_layers"},

@@ -21,6 +21,7 @@ NEAR = 1e-5
 FIXED = {
     "vit_mae": ("positions",), "whisper": ("encoder.positions",), "wav2vec2": ("mask_token",),
     "detr": tuple(f"mask_head.conv{i}.bias" for i in range(1, 5)),  # of channels that are each a group of a norm
+    "mask2former": ("pixels.project0.bias", "pixels.project1.bias", "pixels.project2.bias"),  # likewise
 }  # fmt: skip
 """Parameters that no gradient comes to."""
 

@@ -87,6 +87,17 @@ CONFIGS = {
         "image_processor_type": "DetrImageProcessor", "size": SMALL, "pad_and_return_pixel_mask": False,
         "do_convert_rgb": True,
     },
+    "mask2former": {
+        "image_processor_type": "Mask2FormerImageProcessor", "size": {"shortest_edge": 30, "longest_edge": 50},
+        "size_divisor": 8, "do_convert_rgb": True, "ignore_index": 255, "num_labels": 150,
+    },
+    "mask2former_old": {
+        "feature_extractor_type": "Mask2FormerFeatureExtractor", "size": 31, "max_size": 40, "size_divisor": 0,
+    },
+    "mask2former_square": {
+        "image_processor_type": "Mask2FormerImageProcessorFast", "size": {"height": 37, "width": 24}, "pad_size": 64,
+        "do_convert_rgb": True, "resample": 3,
+    },
 }  # fmt: skip
 MODES = ("RGB", "L", "LA", "P", "RGBA", "CMYK", "1", "I;16", "F", "RGB", "PA", "I", "YCbCr", "HSV")
 

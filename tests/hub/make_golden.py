@@ -105,6 +105,14 @@ DETR = {
         out_features=["stage1", "stage2", "stage3"],
     ),
 }  # fmt: skip
+MASK2FORMER = {
+    "feature_size": 32, "mask_feature_size": 8, "hidden_dim": 12, "encoder_feedforward_dim": 8, "dim_feedforward": 10,
+    "encoder_layers": 1, "decoder_layers": 4, "num_attention_heads": 2, "num_queries": 5, "init_std": 0.3,
+    "backbone_config": transformers.SwinConfig(
+        num_channels=1, embed_dim=4, depths=[1, 1, 1, 1], num_heads=[2, 2, 2, 4], window_size=3, patch_size=2,
+        mlp_ratio=1, image_size=32, out_features=["stage1", "stage2", "stage3", "stage4"], initializer_range=0.3,
+    ),
+}  # fmt: skip
 TOWER = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
          "initializer_range": 0.3, "initializer_factor": 8.0}  # fmt: skip
 END = V - 1
@@ -294,6 +302,10 @@ MODELS = {
     "segformer": ("SegformerForSemanticSegmentation", transformers.SegformerConfig(**SEGFORMER, num_labels=3)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "detr_segmentation": ("DetrForSegmentation", transformers.DetrConfig(**DETR, num_labels=3)),
+    "mask2former": (
+        "Mask2FormerForUniversalSegmentation",
+        transformers.Mask2FormerConfig(**MASK2FORMER, num_labels=3),
+    ),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
     "siglip2": ("Siglip2Model", transformers.Siglip2Config(**SIGLIP2)),
@@ -333,7 +345,7 @@ MODELS = {
 
 
 PATCHES = ("vit", "deit", "dinov2", "dinov3_vit", "vit_mae", "swin", "beit", "beit_segmentation", "pvt")
-PIXELS = ("resnet", "convnext", "upernet", "segformer", "detr", "detr_segmentation")
+PIXELS = ("resnet", "convnext", "upernet", "segformer", "detr", "detr_segmentation", "mask2former")
 VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip", "siglip2")
 """Of texts and of images."""
@@ -463,8 +475,9 @@ def make(name: str) -> None:
     model = getattr(transformers, kind)(config).eval()
     random_too = PIXELS + PATCHES + VIDEOS + TOWERS + CAPTIONERS + BESIDE + AMONG + ASKED
     if name in random_too:  # what begins at 0, 1 or next to it says something too
+        flat = name in PIXELS and name != "mask2former"
         for each in (*model.parameters(), *(() if name in AMONG else model.buffers())):  # whose buffers are frequencies
-            if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
+            if each.is_floating_point() and (each.ndim == 1 or not each.any() or (flat and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     if name == "decision_transformer":  # a table of tokens, of which nothing comes, is not written again
         del model.encoder.wte

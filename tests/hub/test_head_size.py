@@ -76,6 +76,7 @@ def test_all_that_classify_are_here():
         "vit_mae",
         "detr",
         "upernet",
+        "mask2former",
         "decision_transformer",
         "lxmert",
         "vision-encoder-decoder",

@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.proves(
         "image processors",
         "parity",
-        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, SigLIP 2, DETR, ViLT, "
-        "VideoMAE, ViViT, Qwen2-VL",
+        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, SigLIP 2, DETR, "
+        "Mask2Former, ViLT, VideoMAE, ViViT, Qwen2-VL",
     ),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]

@@ -15,7 +15,7 @@ from flax_transformer.ops import activation
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
-START["gemma3_text"] = "Gemma3"
+START |= {"gemma3_text": "Gemma3", "mask2former": "Mask2Former"}
 OTHERS = {"HF_ColBERT", "DPREncoders", "DINOv3ViTForImageClassification"}
 """Classes of checkpoints that transformers does not have."""
 ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl", "timm_vit", "timm_convnext")
@@ -83,6 +83,7 @@ SAID = {
     "ForObjectDetection": {"object-detection"},
     "ForSemanticSegmentation": {"image-segmentation"},
     "DetrForSegmentation": {"image-segmentation", "object-detection"},
+    "ForUniversalSegmentation": {"image-segmentation"},
     "HF_ColBERT": {"late-interaction"},
     "QuestionEncoder": {"sentence-similarity"},
     "ContextEncoder": {"sentence-similarity"},

@@ -155,6 +155,40 @@ def test_classes_of_pixels(tmp_path, make):
             np.testing.assert_array_equal(np.asarray(each["mask"]), np.asarray(masks[each["label"]]))
 
 
+@pytest.mark.parametrize("subtask", ["panoptic", "instance", "semantic"])
+def test_segments_of_pixels(tmp_path, subtask):
+    backbone = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12, 16], depths=[1, 1, 1], layer_type="basic",
+        out_features=["stage1", "stage2", "stage3"],
+    )  # fmt: skip
+    config = transformers.Mask2FormerConfig(
+        backbone_config=backbone, feature_size=32, mask_feature_size=8, hidden_dim=16, encoder_feedforward_dim=8,
+        dim_feedforward=8, encoder_layers=1, decoder_layers=2, num_attention_heads=2, num_labels=70,
+        num_queries=1 if subtask == "panoptic" else 5,  # of several at random none has most of its mask for its own
+        feature_strides=[4, 8, 16],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Mask2FormerForUniversalSegmentation(config)
+    model.class_predictor.weight.data *= 30
+    model.class_predictor.bias.data[3] += 20
+    processor = transformers.Mask2FormerImageProcessor(size={"height": 64, "width": 64})
+    folder = saved(tmp_path, model, processor=processor)
+    found = pipeline("image-segmentation", folder)(images(2), subtask=subtask, threshold=0.01)
+    with_torch = transformers.pipeline("image-segmentation", model=folder, device="cpu")
+    theirs = with_torch(images(2), subtask=subtask, threshold=0.01)
+    assert sum(map(len, found)) > 1
+    for ours, expected in zip(found, theirs, strict=True):
+        left = [(each["label"], each["score"], np.asarray(each["mask"])) for each in expected]
+        for each in ours:
+            mask = np.asarray(each["mask"])
+            at = [i for i, (label, _, other) in enumerate(left) if label == each["label"] and (mask == other).all()]
+            assert at
+            score = left.pop(at[0])[1]
+            assert (score is None) == (each["score"] is None)
+            assert score is None or abs(score - each["score"]) <= 2e-6
+        assert not left
+
+
 def test_classes_of_recordings(tmp_path):
     config = transformers.Wav2Vec2Config(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, conv_dim=(8, 8), vocab_size=9,

@@ -43,7 +43,7 @@ def find_coco(root: Path) -> dict[str, Annotations]:
     folders = [root, *(path for path in root.glob("*/") if path.name == "annotations" or is_split_name(path.name))]
     paths = sorted(path for folder in folders for path in folder.glob("[!.]*.json"))
     instances = [path for path in paths if path.name.lower().startswith("instances")]
-    read = [each for path in instances or paths if (each := _sections(path))]
+    read = [each for path in instances or paths if (each := read_sections(path))]
     found: dict[str, Annotations] = {}
     for each in read:
         inner = "" if each.path.parent == root else each.path.parent.name
@@ -68,7 +68,7 @@ def open_coco(
       ValueError: ids that are missing, doubled or unknown, boxes outside the image or of no area, images that are
           not there, or classes that differ between splits; names file, id and value.
     """
-    categories = {split: _categories(each) for split, each in found.items()}
+    categories = {split: read_categories(each) for split, each in found.items()}
     classes = categories["train" if "train" in categories else next(iter(categories))]
     for split, theirs in categories.items():
         if theirs != classes:
@@ -79,7 +79,7 @@ def open_coco(
     return splits, tuple(classes.values()), tuple(classes)
 
 
-def _sections(path: Path) -> Annotations | None:
+def read_sections(path: Path) -> Annotations | None:
     """Read a json file, if it is of annotations with categories."""
     try:
         read = json.loads(path.read_bytes())
@@ -94,7 +94,7 @@ def _sections(path: Path) -> Annotations | None:
     return Annotations(path, {name: read[name] for name in _SECTIONS})
 
 
-def _by_id(file: Annotations, section: str) -> dict[int, dict]:
+def by_id(file: Annotations, section: str) -> dict[int, dict]:
     """Return the items of a section by their ids."""
     found: dict[int, dict] = {}
     for item in file.sections[section]:
@@ -107,8 +107,13 @@ def _by_id(file: Annotations, section: str) -> dict[int, dict]:
     return found
 
 
-def _categories(file: Annotations) -> dict[int, str]:
-    names = {id: item.get("name") for id, item in sorted(_by_id(file, "categories").items())}
+def read_categories(file: Annotations) -> dict[int, str]:
+    """Return the names of the categories by their ids, in the ids' order.
+
+    Raises:
+      ValueError: none, one without a name, or two of one name.
+    """
+    names = {id: item.get("name") for id, item in sorted(by_id(file, "categories").items())}
     if not names:
         raise ValueError(f"{file.path} must have at least one category, got none")
     for id, name in names.items():
@@ -120,14 +125,14 @@ def _categories(file: Annotations) -> dict[int, str]:
 
 
 def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, int]) -> Table:
-    images = _by_id(file, "images")
+    images = by_id(file, "images")
     if not images:
         raise ValueError(f"{file.path} must have at least one image, got none")
-    paths = _find_files(root, split, file, images)
-    files = Files(root, paths, sizes=[_size(file, id, image) for id, image in images.items()])
+    paths = find_images(root, split, file, images)
+    files = Files(root, paths, sizes=[read_size(file, id, image) for id, image in images.items()])
     sizes = {id: files.size(number) for number, id in enumerate(images)}
     found: dict[int, list] = {id: [] for id in images}
-    for id, item in _by_id(file, "annotations").items():
+    for id, item in by_id(file, "annotations").items():
         image, category = item.get("image_id"), item.get("category_id")
         if not isinstance(image, int) or image not in images:
             raise ValueError(f"{file.path}: annotation {id} must be of a known image, got image_id {image!r}")
@@ -173,7 +178,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, int] | None:
+def read_size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the width and height that an image is said to have; None where nothing is said.
+
+    Raises:
+      ValueError: what are no pixels.
+    """
     width, height = image.get("width"), image.get("height")
     if width is None or height is None:
         return None
@@ -182,9 +192,13 @@ def _size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, in
     return width, height
 
 
-def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Find the folder that has a split's images, and all of them in it."""
-    names = [_name(file, id, image) for id, image in images.items()]
+def find_images(root: Path, split: str, file: Annotations, images: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Find the folder that has a split's images, and all of them in it; return their paths below the root.
+
+    Raises:
+      ValueError: names that are no paths within a folder, images of one name, or some that are not there.
+    """
+    names = [file_name(file, f"image {id}", image) for id, image in images.items()]
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{file.path}: the images must differ, got {count} images of {name}")
@@ -207,11 +221,19 @@ def _plain(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
-def _name(file: Annotations, id: int, image: Mapping[str, Any]) -> str:
-    name = image.get("file_name")
+def file_name(file: Annotations, of: str, item: Mapping[str, Any]) -> str:
+    """Return the `file_name` of an item.
+
+    Args:
+      of: which item it is, for messages.
+
+    Raises:
+      ValueError: none, or one that is no path within a folder.
+    """
+    name = item.get("file_name")
     if not isinstance(name, str) or not name or "\0" in name:
-        raise ValueError(f"{file.path}: image {id} must have a file_name, got {name!r}")
+        raise ValueError(f"{file.path}: {of} must have a file_name, got {name!r}")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{file.path}: the file_name of image {id} must lie within its folder, got {name!r}")
+        raise ValueError(f"{file.path}: the file_name of {of} must lie within its folder, got {name!r}")
     return name

@@ -1,5 +1,6 @@
 """UperNet checkpoints (Xiao et al. 2018): heads of semantic segmentation on the feature maps of another family."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ BACKBONES = {
 """Families that give the feature maps, and the class of each that does."""
 
 
-def _inside(fields: Fields) -> Fields:
+def inside(fields: Fields) -> Fields:
     """Return the config.json of the backbone.
 
     Raises:
@@ -38,17 +39,17 @@ def _inside(fields: Fields) -> Fields:
     return Fields.of(found)
 
 
-def _backbone(inside: Fields) -> BackboneConfig:
+def read_backbone(found: Fields) -> BackboneConfig:
     """Read a backbone; of a Swin without the norm at its end, which old files lack."""
-    family, name = BACKBONES[inside["model_type"]]
-    config = family.architectures[name].config(inside)
+    family, name = BACKBONES[found["model_type"]]
+    config = family.architectures[name].config(found)
     network = config.backbone
     return replace(config, backbone=replace(network, end_norm=False)) if isinstance(network, SwinConfig) else config
 
 
 def read(fields: Fields) -> SegmenterConfig:
     """Make our config of config.json's fields."""
-    backbone = _backbone(_inside(fields))
+    backbone = read_backbone(inside(fields))
     channels = tuple(backbone.backbone.stage_widths[stage] for stage in backbone.stages)
     return with_heads(backbone, fields, channels, fields.integer("hidden_size", 512))
 
@@ -63,7 +64,7 @@ def write(config: BackboneConfig) -> dict[str, Any]:
         known = family.architectures[name]
         try:
             said = {"model_type": kind, **family.write(config.backbone), **known.writes(config)}
-            if not config_diff(config, _backbone(Fields.of(said))):
+            if not config_diff(config, read_backbone(Fields.of(said))):
                 return {"backbone_config": said}
         except (AttributeError, TypeError, ValueError):
             continue  # of another family
@@ -74,17 +75,27 @@ def _write_heads(config: SegmenterConfig) -> dict[str, Any]:
     return {**write_heads(config), "hidden_size": config.head.embed}
 
 
+def with_backbone(family: Family, fields: Fields, prefix: str) -> Family:
+    """Return a family of checkpoints on this backbone.
+
+    Args:
+      family: whose table is empty.
+      prefix: before the names of the backbone's tensors.
+    """
+    inner, name = BACKBONES[inside(fields)["model_type"]]
+    rows, begin = (replace(row, fit=None) for row in under(inner.table, "backbone.", "")), re.escape(prefix)
+    return replace(
+        family,
+        table=(*rows, *inner.architectures[name].head),
+        ignored=(*family.ignored, *inner.ignored, rf"^{begin}(swin\.)?layernorm\."),
+        renamed={rf"^{begin}swin\.(?=embeddings\.|encoder\.)": prefix, **family.renamed, **inner.renamed},
+    )
+
+
 @cache
 def composed(fields: Fields) -> Family:
     """Return the family of checkpoints with this backbone."""
-    family, name = BACKBONES[_inside(fields)["model_type"]]
-    rows = (replace(row, fit=None) for row in under(family.table, "backbone.", ""))
-    return replace(
-        FAMILIES["upernet"],
-        table=(*rows, *family.architectures[name].head),
-        ignored=(*family.ignored, r"^backbone\.(swin\.)?layernorm\."),
-        renamed={r"^backbone\.swin\.(?=embeddings\.|encoder\.)": "backbone.", **family.renamed},
-    )
+    return with_backbone(FAMILIES["upernet"], fields, "backbone.")
 
 
 FAMILIES = {

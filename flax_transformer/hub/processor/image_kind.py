@@ -22,6 +22,7 @@ from flax_transformer.hub.processor.image_step import (
     ResizeToMultiples,
     ResizeToPatches,
     ResizeToPixels,
+    ResizeUpToMultiples,
     SmoothResize,
     StackImages,
 )
@@ -69,6 +70,16 @@ def _resize_to_multiples(options: Options) -> tuple[Any, ...]:
     if not _is_edge(multiple):
         raise ValueError(f"size_divisor must be a whole number from 1 to {LARGEST}, got {multiple!r}")
     return (ResizeToMultiples(size, _filter(options), multiple),)
+
+
+def _resize_up(options: Options) -> tuple[Any, ...]:
+    given, multiple, longest = options["size"], options["size_divisor"], options.get("max_size")
+    if given == _UP_TO and longest:
+        given = {**_UP_TO, "longest_edge": longest}
+    size = _size({**options, "size": given}, "size", square=False)
+    if multiple != 0 and not _is_edge(multiple):
+        raise ValueError(f"size_divisor must be a whole number from 0 to {LARGEST}, got {multiple!r}")
+    return (ResizeUpToMultiples(size, _filter(options), max(multiple, 1)),)
 
 
 def _center_crop(options: Options) -> tuple[Any, ...]:
@@ -220,6 +231,7 @@ class ImageProcessorType:
     """Whether images are frames of videos."""
 
 
+_UP_TO = {"shortest_edge": 800, "longest_edge": 1333}
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 _CLIP = {
@@ -283,6 +295,10 @@ KINDS = {
         _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
     ),
+    "Mask2Former": ImageProcessorType(
+        _EVERY | _IMAGENET | _BILINEAR | {"size": _UP_TO, "max_size": None, "size_divisor": 32},
+        (("do_resize", _resize_up), RESCALE, NORMALIZE), ("", _pad_and_mask),
+    ),
 }  # fmt: skip
 """By name: `ViT` stands for `ViTImageProcessor`, `ViTImageProcessorFast` and `ViTFeatureExtractor`."""
 
@@ -291,8 +307,8 @@ FAMILIES = {
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "dinov3_vit": "DINOv3ViT", "bit": "Bit", "beit": "Beit",
     "convnext": "ConvNext", "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr",
     "clip": "CLIP", "upernet": "Segformer", "segformer": "Segformer", "siglip": "Siglip", "siglip2": "Siglip2",
-    "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
-    "qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2VL",
+    "blip": "Blip", "git": "CLIP", "mask2former": "Mask2Former", "vilt": "Vilt", "vivit": "Vivit",
+    "videomae": "VideoMAE", "timesformer": "VideoMAE", "qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2VL",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

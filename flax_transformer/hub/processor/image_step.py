@@ -74,6 +74,27 @@ class ResizeToMultiples(PillowResize):
 
 
 @dataclass(frozen=True)
+class ResizeUpToMultiples(PillowResize):
+    """Resize as is said, but both sides up to the next multiples (Mask2Former)."""
+
+    multiple: int
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width that an image gets.
+
+        Raises:
+          ValueError: a size without a limit of the longer side.
+
+        >>> ResizeUpToMultiples({"shortest_edge": 384, "longest_edge": 640}, 3, 32).becomes(480, 600)
+        (384, 480)
+        """
+        if {*self.size} == {"shortest_edge"}:
+            raise ValueError(f"size must give the longest_edge beside the shortest_edge, got {self.size!r}")
+        high, wide = (-(-side // self.multiple) * self.multiple for side in super().becomes(height, width))
+        return high, wide
+
+
+@dataclass(frozen=True)
 class ResizeToPatches(PillowResize):
     """Resize so that there are as many patches as may be, whole ones, and sides keep their ratio about (NaFlex)."""
 

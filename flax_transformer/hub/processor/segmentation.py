@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops import bilinear, resample
+from flax_transformer.ops import bilinear, nearest, resample
+
+GRID = (384, 384)
+"""Height and width in which `Mask2FormerImageProcessor` looks at masks."""
 
 
 def post_process_semantic_segmentation(
@@ -45,7 +48,7 @@ def post_process_panoptic_segmentation(
     """Return which object each pixel of an image is of, that of the surest mask (Carion et al. 2020, §4.4).
 
     Args:
-      logits: of the classes of DETR's queries, the last of which is no object.
+      logits: of the classes of queries, the last of which is no object.
       masks: logits of their masks.
       sizes: height and width of each image; without them the maps are as large as the masks.
       threshold: probability above which a query counts as an object, from 0 to 1.
@@ -77,6 +80,83 @@ def post_process_panoptic_segmentation(
     return found
 
 
+def enlarged_masks(masks: Float[Array | np.ndarray, "B Q I J"]) -> Float[Array, "B Q 384 384"]:
+    """Resize logits of masks to the one size in which `Mask2FormerImageProcessor` looks at all of them, bilinear.
+
+    `post_process_panoptic_segmentation(logits, enlarged_masks(masks), …)` is then what it makes of them.
+
+    >>> enlarged_masks(np.zeros((1, 2, 3, 4))).shape
+    (1, 2, 384, 384)
+    """
+    return _resized(jnp.asarray(masks), size=GRID)
+
+
+def class_scores(
+    logits: Float[Array | np.ndarray, "B Q E"], masks: Float[Array | np.ndarray, "B Q I J"]
+) -> Float[Array, "B F I J"]:
+    """Score the classes of each place by the masks of all queries (Cheng et al. 2021, https://arxiv.org/abs/2107.06278).
+
+    `post_process_semantic_segmentation(class_scores(logits, enlarged_masks(masks)), …)` is what
+    `Mask2FormerImageProcessor` makes of them.
+
+    Args:
+      logits: of the classes of queries, the last of which is no mask.
+      masks: logits of their masks.
+
+    >>> class_scores(np.zeros((1, 2, 3)), np.zeros((1, 2, 4, 5))).shape
+    (1, 2, 4, 5)
+    """
+    probabilities = jax.nn.softmax(jnp.asarray(logits))[..., :-1]
+    exact = jax.lax.Precision.HIGHEST
+    return jnp.einsum("bqe,bqij->beij", probabilities, jax.nn.sigmoid(jnp.asarray(masks)), precision=exact)
+
+
+def post_process_instance_segmentation(
+    logits: Float[Array | np.ndarray, "B Q E"], masks: Float[Array | np.ndarray, "B Q I J"],
+    sizes: Sequence[tuple[int, int]] | None = None, *, threshold: float = 0.5,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return which instance each pixel of an image is of, the last of them where masks overlap.
+
+    The Q likeliest pairs of a query and a class are instances, with the probability of the class times the mean
+    probability of the places of the mask for a score (Cheng et al. 2021, https://arxiv.org/abs/2112.01527).
+
+    Args:
+      logits: of the classes of queries, the last of which is no mask.
+      masks: logits of their masks, enlarged as `enlarged_masks` does.
+      sizes: height and width of each image; without them the maps are as large as the masks.
+      threshold: score from which on an instance counts, from 0 to 1.
+
+    Returns:
+      For each image `segmentation` [H, W], numbers of instances from 0 on, and −1 where there is none; and
+      `segments_info`, a list of `id`, `label_id`, `was_fused` (never) and `score`.
+
+    Raises:
+      ValueError: other sizes than images.
+    """
+    logits, masks = np.asarray(logits, np.float32), np.asarray(masks)
+    if sizes is not None and len(sizes) != len(logits):
+        raise ValueError(f"there must be one size for each image, got {len(sizes)} for {len(logits)}")
+    probabilities, found = np.asarray(jax.nn.softmax(logits))[..., :-1], []
+    for i, each in enumerate(masks):
+        best = np.argsort(-probabilities[i].ravel(), kind="stable")[: len(each)]
+        queries, labels = np.divmod(best, probabilities.shape[-1])
+        inside = each > 0
+        sums = np.where(inside, np.asarray(jax.nn.sigmoid(each)), 0).sum((1, 2), dtype=np.float32)
+        shares = sums / (inside.sum((1, 2)) + np.float32(1e-6))
+        scores = probabilities[i].ravel()[best] * shares[queries]
+        size = each.shape[1:] if sizes is None else tuple(sizes[i])
+        rows, columns = (np.argmax(nearest(old, new), axis=1) for old, new in zip(each.shape[1:], size, strict=True))
+        segmentation, segments = np.full(size, -1), []
+        for query, label, score in zip(queries.tolist(), labels.tolist(), scores.tolist(), strict=True):
+            own = inside[query][rows][:, columns]
+            if score >= threshold and own.any():
+                segmentation[own] = len(segments)
+                fields = {"label_id": label, "was_fused": False, "score": round(score, 6)}
+                segments.append({"id": len(segments), **fields})
+        found.append({"segmentation": segmentation, "segments_info": segments})
+    return found
+
+
 def _objects(
     shares: Float[np.ndarray, "M H W"], labels: Int[np.ndarray, " M"], scores: Float[np.ndarray, " M"],
     least: tuple[float, float], fused: Collection[int],
@@ -95,6 +175,11 @@ def _objects(
         if was_fused:
             known[label] = number
     return {"segmentation": segmentation, "segments_info": segments}
+
+
+@partial(jax.jit, static_argnames="size")
+def _resized(masks: Float[Array, "B Q I J"], *, size: tuple[int, int]) -> Float[Array, "B Q H W"]:
+    return jnp.moveaxis(resample(jnp.moveaxis(masks, 1, -1), size, kernel=bilinear), -1, 1)
 
 
 @partial(jax.jit, static_argnames="size")

@@ -117,7 +117,7 @@ class Detr(ReadsImages, Module):
         if cfg.classes is None:
             return
         self.scores = Head(HeadConfig(embed=cfg.embed, outputs=cfg.classes + 1, precision=cfg.precision), rngs=rngs)
-        self.boxes = BoxHead(cfg, rngs=rngs)
+        self.boxes = QueryHead(cfg.embed, 4, precision=cfg.precision, rngs=rngs)
 
     def __call__(
         self,
@@ -241,20 +241,19 @@ class Detr(ReadsImages, Module):
         ]
 
 
-def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:
-    kinds = {"dtype": at_least_float32(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
-    return Linear(cfg.embed, outputs, dot_general=Product(), rngs=rngs, **kinds)
+class QueryHead(Module):
+    """Two dense layers of the model's width and one of other numbers: a box, or what a mask is multiplied from."""
 
+    def __init__(self, embed: int, outputs: int, *, precision: Precision, rngs: nnx.Rngs):
+        def linear(outputs: int, rngs: nnx.Rngs) -> Linear:
+            kinds = {"dtype": at_least_float32(precision.compute), "param_dtype": jnp.dtype(precision.params)}
+            return Linear(embed, outputs, dot_general=Product(), rngs=rngs, **kinds)
 
-class BoxHead(Module):
-    """Two dense layers of the model's width and one of four numbers."""
+        self.dense = init_stack(lambda rngs: linear(embed, rngs), 2, key=rngs.params())
+        self.output = linear(outputs, rngs)
 
-    def __init__(self, cfg: DetrConfig, *, rngs: nnx.Rngs):
-        self.dense = init_stack(lambda rngs: _linear(cfg, cfg.embed, rngs), 2, key=rngs.params())
-        self.output = _linear(cfg, 4, rngs)
-
-    def __call__(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B 4"]:
-        """Return four numbers without bounds."""
+    def __call__(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B E"]:
+        """Return numbers without bounds."""
         for i in range(2):
             hidden = jax.nn.relu(layer(self.dense, i)(hidden))
         return self.output(hidden)
