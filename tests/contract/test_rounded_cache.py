@@ -88,9 +88,8 @@ def assert_decodes(model, work):
     cache, _ = work.start(model, jax.tree.map(jnp.asarray, work.batch), TOKENS)
     few = quantize_cache(cache, "int8")
     nodes = [node for node in jax.tree.leaves(cache, is_leaf=is_memory) if is_memory(node)]
-    assert cache_bytes(few) == sum(
-        (H + 4) / (4 * H) * cache_bytes(node) for node in nodes for H in [node.value.shape[-1]]
-    )
+    widths = [(part, part.shape[axis]) for node in nodes for part, axis in ((node.key, -2), (node.value, -1))]
+    assert cache_bytes(few) == sum(part.size // H * (H + 4) for part, H in widths)
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, 20, (TOKENS, 2)))
     plain, found, same = (decoded(model, each, tokens) for each in (cache, few, with_rounded_floats(cache)))
     assert error(found, same) < 1e-3
