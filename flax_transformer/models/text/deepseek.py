@@ -33,8 +33,8 @@ def deepseek_v3(vocab: int = 129_280, *, precision: Precision = FLOAT32) -> Dens
     gated = {"activation": "silu", "gated": True, "bias": False}
     block = TransformerBlockConfig(
         attention=LatentAttentionConfig(
-            heads=128, head_width=128, latent=512, rotary_width=64, query_latent=1536, bias=False, out_bias=False,
-            rotary=Rotary(frequencies=YARN), mscale=1.0, **common,
+            heads=128, head_width=128, latent=512, rotary_width=64, query_latent=1536, value_head=128, bias=False,
+            out_bias=False, rotary=Rotary(frequencies=YARN), mscale=1.0, **common,
         ),
         feedforward=SharedExpertsConfig(
             inner=2048, experts=256, active=8, shared=1, router=GroupRouterConfig(groups=8, kept=4, routed_scale=2.5),
