@@ -98,8 +98,8 @@ def cache_shardings(cache: Any, mesh: Mesh | AbstractMesh) -> Any:
         axes = (None,) * layers + ("batch", "kv_heads", None, None)[-(leaf.ndim - layers) :]
         sized = zip(leaf.shape, to_spec(axes, mesh.shape), strict=False)
         cut = [size % math.prod(mesh.shape[name] for name in several(place)) == 0 for size, place in sized]
-        axes = tuple(axis if fits else None for axis, fits in zip(axes, cut, strict=False))
-        return NamedSharding(mesh, to_spec(axes, mesh.shape))
+        spec = to_spec(tuple(axis if fits else None for axis, fits in zip(axes, cut, strict=False)), mesh.shape)
+        return NamedSharding(mesh, spec if any(spec) else PartitionSpec())
 
     def place(node: Any) -> Any:
         if not isinstance(node, Memory):
