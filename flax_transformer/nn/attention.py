@@ -194,6 +194,8 @@ class Attention(Module):
     kernel is "out_kernel".
     """
 
+    marked = PROJECTIONS  # what is given to `_mix`, by its names
+
     def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
         init, dtypes = initializer(cfg, _projection_init), cfg.precision.dtypes
 
@@ -373,7 +375,7 @@ class Attention(Module):
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
     ) -> Array:
         cfg, shape = self.cfg, q.shape
-        q, k, v = map(checkpoint_name, (q, k, v), PROJECTIONS)
+        q, k, v = map(checkpoint_name, (q, k, v), self.marked)
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])

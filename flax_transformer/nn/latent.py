@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import qwix
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 from qwix import QArray
 
@@ -130,8 +131,11 @@ class LatentAttention(Attention):
     takes them; values are filled up to the width of keys, or the other way round. Absorbed, the projections of keys and
     values are multiplied with the queries and with what comes out, so that all heads attend to the latents as they are:
     decoding reads the cache once a step and expands nothing. The cache is a `KVCache` of one head: its keys are the
-    rotary keys, its values the latents. `ops.capture(f, "key")` and "value" give these.
+    rotary keys, its values the latents. `ops.capture(f, "latent")` and "rotary_key" give these; "key" and "value" are
+    of the expanded form alone.
     """
+
+    marked = "query", "rotary_key", "latent"
 
     def __init__(self, cfg: LatentAttentionConfig, *, rngs: nnx.Rngs):
         dtypes, bias = cfg.precision.dtypes, bool(cfg.bias)
@@ -223,7 +227,8 @@ class LatentAttention(Attention):
         """Attend with keys and values of every head."""
         cfg, latent = self.cfg, latent[..., 0, :]
         key = jnp.broadcast_to(key, (*key.shape[:-2], cfg.heads, cfg.rotary_width))
-        q, k, v = _as_wide(q, jnp.concatenate([self.key(latent), key], axis=-1), self.value(latent))
+        k = checkpoint_name(jnp.concatenate([self.key(latent), key], axis=-1), "key")
+        q, k, v = _as_wide(q, k, checkpoint_name(self.value(latent), "value"))
         extra = {} if dropout is None else {"dropout": dropout}
         return cfg.attend(q, k, v, mask, bias, scale=cfg.score_scale, **extra)[..., : cfg.value_width]
 

@@ -18,7 +18,7 @@ from flax_transformer.nn import (
     quantize_cache,
     with_fields,
 )
-from flax_transformer.ops import Mask, YarnScaling
+from flax_transformer.ops import Mask, YarnScaling, capture
 from flax_transformer.ops.token_choice import choose_in_groups
 
 pytestmark = pytest.mark.proves("attention", "latent: absorbed as expanded, gradients too, the cache by its numbers")
@@ -180,6 +180,12 @@ def test_hypotheses_share_a_prompt(beams):
 def test_what_cannot_be_is_refused(fields, match):
     with pytest.raises(ValueError, match=match):
         with_fields(CFG, **fields)
+
+
+def test_values_of_heads_can_be_captured():
+    layer = make(CFG)
+    for name, shape in {"value": (2, 6, 3, 7), "key": (2, 6, 3, 9), "latent": (2, 6, 1, 13)}.items():
+        assert [each.shape for each in capture(at_once, name)(layer, X)[1]] == [shape]
 
 
 def test_a_memory_is_refused():
