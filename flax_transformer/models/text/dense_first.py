@@ -15,6 +15,7 @@ from flax_transformer.models.causal import CausalConfig
 from flax_transformer.nn import (
     Caches,
     FeedForwardConfig,
+    PerLayer,
     Trunk,
     apply_stack,
     every_layer,
@@ -24,6 +25,7 @@ from flax_transformer.nn import (
     unstack,
 )
 from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Stack
 
@@ -42,11 +44,11 @@ class DenseFirstConfig(CausalConfig):
         check_at_least(self, 0, "dense_depth")
         if self.dense.embed != self.block.embed:
             raise ValueError(f"blocks must be of one width, got D={self.dense.embed} and D={self.block.embed}")
-        each = self.relative or self.drop_path or self.layer_drop or self.falling_scale or self.numbers_layers
+        each = self.relative or self.falling_scale or self.numbers_layers
         if each or isinstance(self.window, tuple):
             raise ValueError(
-                "two stacks of blocks have nothing that differs from layer to layer or is shared by them: no relative "
-                "positions, drop-path, layers that are dropped or have no norm, scales that fall or windows in turns"
+                "two stacks of blocks have nothing that is shared by them or goes by the number of a layer: no "
+                "relative positions, scales that fall, first layers without a norm or windows in turns"
             )
 
     @property
@@ -98,7 +100,13 @@ class DenseFirstTrunk(Trunk):
 
     def _below(self, run: Any, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> Array:
         """Run the lower blocks."""
-        return run(self.dense_blocks, x, **self._options(x, key, given))
+        rates = stage_drop_rates(self.cfg.drop_path, (self.cfg.dense_depth, self.cfg.depth), key)[0]
+        return run(self._dropped(key, self.dense_blocks), x, **self._options(x, key, {**given, **rates}))
+
+    def drop_rates(self, key: PRNGKeyArray | None) -> PerLayer | None:
+        """Return each upper block's rate of doing without a sublayer; see `Trunk.drop_rates`."""
+        rates = stage_drop_rates(self.cfg.drop_path, (self.cfg.dense_depth, self.cfg.depth), key)
+        return rates[1].get("drop_path")
 
     def extend(
         self, x: Float[Array, "*B T D"], cache: Caches, *, index: Int[Array, ""], **given: Any
