@@ -89,14 +89,17 @@ def _facts(workload: Workload, what: str, model: Any, run: Callable, given: tupl
 
 
 def cache_shardings(cache: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Return where a cache lies: keys and values by rows and heads, as attention splits them; all else is whole."""
+    """Return where a cache lies: keys and values by rows and heads, as attention splits them; all else is whole.
+
+    So is an axis that cannot be cut evenly, as that of the one head of latents.
+    """
 
     def split(leaf: Any, layers: int) -> NamedSharding:
         axes = (None,) * layers + ("batch", "kv_heads", None, None)[-(leaf.ndim - layers) :]
-        spec = to_spec(axes, mesh.shape)
-        sizes = [math.prod(mesh.shape[name] for name in several(place)) for place in spec]
-        fits = all(size % parts == 0 for size, parts in zip(leaf.shape, sizes, strict=False))
-        return NamedSharding(mesh, spec if fits else PartitionSpec())
+        sized = zip(leaf.shape, to_spec(axes, mesh.shape), strict=False)
+        cut = [size % math.prod(mesh.shape[name] for name in several(place)) == 0 for size, place in sized]
+        spec = to_spec(tuple(axis if fits else None for axis, fits in zip(axes, cut, strict=False)), mesh.shape)
+        return NamedSharding(mesh, spec if any(spec) else PartitionSpec())
 
     def place(node: Any) -> Any:
         if not isinstance(node, Memory):

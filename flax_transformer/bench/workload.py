@@ -183,6 +183,8 @@ class Size:
     """What the inputs of products with them are rounded to."""
     cache: str | None = None
     """What keys and values are rounded to while decoding, as `nn.quantize_cache` has it."""
+    capacity: float | None = None
+    """That of experts, as `ExpertsConfig` has it: without one each of them computes every token."""
 
     @property
     def quantization(self) -> Quantization | None:
@@ -219,6 +221,9 @@ def changed(config: Any, size: Size) -> Any:
     rates = [name for name in field_names(config) if name.endswith("dropout")]
     changes = {} if size.dropout is None else dict.fromkeys(rates, size.dropout)
     changes |= {} if size.remat is None else {"remat": size.remat}
+    if size.capacity is not None and "experts" not in field_names(config):
+        raise ValueError(f"a capacity is of experts, {type(config).__name__} has none, got {size.capacity}")
+    changes |= {} if size.capacity is None else {"capacity": size.capacity}
     return with_fields(config, **changes) if changes else config
 
 

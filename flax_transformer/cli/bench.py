@@ -51,6 +51,8 @@ class BenchSize:
     """What the inputs of products with such kernels are rounded to, row by row."""
     cache: Literal["int8", "float8_e4m3fn"] | None = None
     """What keys and values are rounded to while decoding."""
+    capacity: float | None = None
+    """Tokens that an expert takes, as a multiple of its even share; without it each computes all of them."""
 
 
 def sharding(

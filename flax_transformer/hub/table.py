@@ -94,6 +94,27 @@ class Grouped:
 
 
 @dataclass(frozen=True)
+class Headwise:
+    """Several layers [C, N, H], each with heads of its own width, in one tensor [outputs, C]: head by head, what all
+    layers have of it.
+    """
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """See `Layout`."""
+        return (sum(math.prod(shape[-2:]) for shape in shapes), *shapes[0][:-2])
+
+    def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """See `Layout`."""
+        *inputs, heads, _ = shapes[0]
+        return np.split(tensor.T.reshape(*inputs, heads, -1), np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """See `Layout`."""
+        together = np.concatenate(parts, axis=-1)
+        return np.ascontiguousarray(together.reshape(*together.shape[:-2], -1).T)
+
+
+@dataclass(frozen=True)
 class Kernel:
     """The kernel of a convolution of any rank, grouped or not; of several one after another along the output axis.
 
@@ -170,6 +191,8 @@ class TensorRow:
     """What ours is in the first layer, where it has no use and they have no tensor; None: they have one of each."""
     counter: str = ""
     """A whole number of theirs besides, that counts batches: not read, and written as 0."""
+    above: str = ""
+    """A parameter of ours, of a stack that lies below this one: their numbers of layers go on from that."""
 
     @property
     def stacked(self) -> bool:
@@ -188,9 +211,9 @@ class TensorRow:
 
     def under(self, ours: str, theirs: str) -> "TensorRow":
         """Put a prefix before our paths and one before their name."""
-        given, unless = (path and ours + path for path in (self.given, self.unless))
+        paths = {name: getattr(self, name) and ours + getattr(self, name) for name in ("given", "unless", "above")}
         moved, counter = tuple(ours + path for path in self.ours), self.counter and theirs + self.counter
-        return replace(self, ours=moved, theirs=theirs + self.theirs, given=given, unless=unless, counter=counter)
+        return replace(self, ours=moved, theirs=theirs + self.theirs, counter=counter, **paths)
 
     def holds(self, paths: Collection[str]) -> bool:
         """Return whether a model with parameters of these paths has what the row names."""
@@ -211,6 +234,11 @@ def grouped(ours: tuple[str, str, str], theirs: str) -> Table:
         TensorRow(tuple(f"{part}.kernel" for part in ours), f"{theirs}.weight", Grouped()),
         TensorRow(tuple(f"{part}.bias" for part in ours), f"{theirs}.bias", Grouped()),
     )
+
+
+def headwise(ours: tuple[str, ...], theirs: str) -> Table:
+    """Return kernels of several layers without biases that are one there, head by head."""
+    return (TensorRow(tuple(f"{part}.kernel" for part in ours), f"{theirs}.weight", Headwise()),)
 
 
 def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
@@ -273,6 +301,11 @@ def _layer(ours: str | tuple[str, ...], theirs: str, layout: Layout) -> Table:
 def under(table: Table, ours: str, theirs: str) -> Table:
     """Put a prefix before our paths and one before their names."""
     return tuple(row.under(ours, theirs) for row in table)
+
+
+def stacked_above(table: Table, below: str) -> Table:
+    """Say of the rows of a stack that it lies above another, which has the parameter `below`."""
+    return tuple(replace(row, above=below) for row in table)
 
 
 def as_decoder(table: Table) -> Table:

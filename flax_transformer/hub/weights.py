@@ -35,6 +35,8 @@ class Entry:
     """Of our parameters, of one layer, of one of its experts."""
     leads: tuple[int, ...]
     """How many layers, and experts of each, where these are axes of ours and a tensor each of theirs."""
+    below: int = 0
+    """How many layers lie below, in another stack."""
 
     @property
     def depth(self) -> int | None:
@@ -44,7 +46,7 @@ class Entry:
     @property
     def names(self) -> list[str]:
         """Their tensors, by layer."""
-        return _numbered(self.row.theirs, self.indices)
+        return _numbered(self.row.theirs, self.indices, self.below)
 
     @property
     def indices(self) -> list[tuple[int, ...]]:
@@ -55,7 +57,7 @@ class Entry:
     @property
     def counters(self) -> list[str]:
         """Whole numbers of theirs that count batches, by layer."""
-        return _numbered(self.row.counter, self.indices) if self.row.counter else []
+        return _numbered(self.row.counter, self.indices, self.below) if self.row.counter else []
 
     @property
     def shape(self) -> Shape:
@@ -63,10 +65,11 @@ class Entry:
         return self.row.layout.shape(self.shapes)
 
 
-def _numbered(name: str, indices: list[tuple[int, ...]]) -> list[str]:
-    """Name the tensors of a row, one for each layer, and each of its experts."""
+def _numbered(name: str, indices: list[tuple[int, ...]], below: int) -> list[str]:
+    """Name the tensors of a row, one for each layer, of which others lie below, and each of its experts."""
     pieces = LAYER.split(name)
     texts, firsts = pieces[2::2], [int(first or 0) for first in pieces[1::2]]
+    firsts[:1] = [first + below for first in firsts[:1]]
     names = []
     for index in indices:
         numbered = (f"{first + i}{text}" for first, i, text in zip(firsts, index, texts, strict=True))
@@ -87,7 +90,8 @@ def resolve(table: Table, model: Any) -> list[Entry]:
             continue
         shapes = tuple(leaves[path].shape for path in row.ours)
         axes = len(LAYER.findall(row.theirs))
-        entries.append(Entry(row, tuple(shape[axes:] for shape in shapes), shapes[0][:axes]))
+        below = leaves[row.above].shape[0] if row.above in leaves else 0
+        entries.append(Entry(row, tuple(shape[axes:] for shape in shapes), shapes[0][:axes], below))
         twice = seen.intersection(row.ours)
         if twice:
             raise ValueError(f"a parameter must have one row in the weight table, {sorted(twice)[0]} has several")

@@ -96,7 +96,7 @@ class Causal(ReadsTokens, Module):
     def __init__(self, cfg: CausalConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
-        self.trunk = Trunk(cfg, causal=True, rngs=rngs)
+        self.trunk = cfg.make_trunk(causal=True, rngs=rngs)
         if not cfg.tied_output:
             self.head = OutputTable(output_table(cfg.embedding, cfg.outputs), rngs=rngs)
         if cfg.output_bias:

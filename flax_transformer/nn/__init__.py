@@ -49,6 +49,8 @@ from flax_transformer.nn.grid_bias import GridAttention as GridAttention
 from flax_transformer.nn.grid_bias import GridAttentionConfig as GridAttentionConfig
 from flax_transformer.nn.grid_bias import GridBias as GridBias
 from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
+from flax_transformer.nn.latent import LatentAttention as LatentAttention
+from flax_transformer.nn.latent import LatentAttentionConfig as LatentAttentionConfig
 from flax_transformer.nn.linformer import LinformerAttention as LinformerAttention
 from flax_transformer.nn.linformer import LinformerConfig as LinformerConfig
 from flax_transformer.nn.module import Module as Module
@@ -64,6 +66,9 @@ from flax_transformer.nn.residual import LaterNorm as LaterNorm
 from flax_transformer.nn.residual import LaterNormConfig as LaterNormConfig
 from flax_transformer.nn.residual import Residual as Residual
 from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
+from flax_transformer.nn.shared_experts import GroupRouterConfig as GroupRouterConfig
+from flax_transformer.nn.shared_experts import SharedExperts as SharedExperts
+from flax_transformer.nn.shared_experts import SharedExpertsConfig as SharedExpertsConfig
 from flax_transformer.nn.stack import Cycle as Cycle
 from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack

@@ -98,10 +98,10 @@ class AttentionConfig:
             raise ValueError(
                 f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
             )
-        if self.rotary is not None and self.rotary.width is None and self.width % 2:
-            raise ValueError(f"rotary positions need an even head width, got H={self.width}")
-        if self.rotary is not None and (self.rotary.width or 0) > self.width:
-            raise ValueError(f"at most H={self.width} channels of a head turn, got {self.rotary.width}")
+        if self.rotary is not None and self.rotary.width is None and self.turning_width % 2:
+            raise ValueError(f"rotary positions need an even head width, got H={self.turning_width}")
+        if self.rotary is not None and (self.rotary.width or 0) > self.turning_width:
+            raise ValueError(f"at most H={self.turning_width} channels of a head turn, got {self.rotary.width}")
 
     @property
     def resolved_kv_heads(self) -> int:
@@ -119,6 +119,21 @@ class AttentionConfig:
         return self.bias if isinstance(self.bias, tuple) else PROJECTIONS * self.bias
 
     @property
+    def query_width(self) -> int:
+        """The width of what is multiplied of queries and keys."""
+        return self.width
+
+    @property
+    def value_width(self) -> int:
+        """The width of a head of values, and so of what is mixed of them."""
+        return self.width
+
+    @property
+    def turning_width(self) -> int:
+        """The channels of a head that rotary positions may turn."""
+        return self.width
+
+    @property
     def resolved_out_bias(self) -> bool:
         """Whether the output layer has a bias, resolved."""
         return bool(self.bias) if self.out_bias is None else self.out_bias
@@ -134,7 +149,7 @@ class AttentionConfig:
 
     def resolved(self) -> "AttentionConfig":
         """Spell out what None stands for, so that layers that are the same are equal."""
-        scale = 1 / math.sqrt(self.width) if self.scale is None else self.scale
+        scale = 1 / math.sqrt(self.query_width) if self.scale is None else self.scale
         return replace(
             self, kv_heads=self.resolved_kv_heads, head_width=self.width, out_bias=self.resolved_out_bias, scale=scale
         )
@@ -178,6 +193,8 @@ class Attention(Module):
     queries, as they are multiplied, and so do "key" and "value"; "head_outputs" are [*B, T, N, H], before `out`, whose
     kernel is "out_kernel".
     """
+
+    marked = PROJECTIONS  # what is given to `_mix`, by its names
 
     def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
         init, dtypes = initializer(cfg, _projection_init), cfg.precision.dtypes
@@ -358,17 +375,18 @@ class Attention(Module):
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
     ) -> Array:
         cfg, shape = self.cfg, q.shape
-        q, k, v = map(checkpoint_name, (q, k, v), PROJECTIONS)
+        q, k, v = map(checkpoint_name, (q, k, v), self.marked)
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])
         if isinstance(k, QArray) and not takes_few_bits(cfg.attend):
             k, v = (qwix.dequantize(part).astype(q.dtype) for part in (k, v))
-        y = self._mix(q, k, v, mask, bias, **extra)
-        if y.shape != q.shape:
-            raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
+        y, wanted = self._mix(q, k, v, mask, bias, **extra), (*q.shape[:-1], cfg.value_width)
+        if y.shape != wanted:
+            raise ValueError(f"attend must return heads as it is given queries, {wanted}, got {y.shape}")
+        y = checkpoint_name(y.reshape(*shape[:-1], cfg.value_width), "head_outputs")
         windows = (None,) * (len(shape) - 4)  # between rows and positions
-        y = constrain(checkpoint_name(y.reshape(shape), "head_outputs"), "batch", *windows, "length", "heads", None)
+        y = constrain(y, "batch", *windows, "length", "heads", None)
         if isinstance(kernel := self.out.kernel.get_value(), jax.Array):  # no part of y: costs only who captures it
             checkpoint_name(kernel, "out_kernel")
         return self.out(y)

@@ -113,14 +113,18 @@ class Experts(Module):
         check_single(self.router.kernel, 2)
         keys = split_keys(key)
         logits = self.router(self._seen(x, keys[0]))
-        chosen, weights = route(logits, self.cfg.active, normalized=self.cfg.normalized)
+        chosen, weights, log_scores = self._route(logits)
         real = None if real is None else jnp.broadcast_to(real, x.shape[:-1])
-        aux = {"balance": balance_loss(logits, chosen, real), "router_z": router_z_loss(logits, real)}
+        aux = {"balance": balance_loss(log_scores, chosen, real), "router_z": router_z_loss(logits, real)}
         if self.cfg.capacity is None:
             y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(aux["balance"])
         else:
             y, late = self._by_places(x, chosen, weights, real, keys[1])
         return constrain(y.astype(x.dtype), "batch", "length", None), {**aux, "dropped": late}
+
+    def _route(self, logits: Float[Array, "*B T E"]) -> tuple[Int[Array, "*B T A"], Array, Float[Array, "*B T E"]]:
+        """Return each token's experts, their weights, and logarithms of what is to be even, up to a constant."""
+        return *route(logits, self.cfg.active, normalized=self.cfg.normalized), logits
 
     def _seen(self, x: Array, key: PRNGKeyArray | None) -> Array:
         """Return what the router sees."""

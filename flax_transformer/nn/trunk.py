@@ -178,9 +178,10 @@ class Trunk(Module):
         """
         return every_layer(self._dropped(key), x, **self._options(x, key, given))
 
-    def _dropped(self, key: PRNGKeyArray | None) -> Any:
-        """Return the blocks as they run: where something is random, some rows may do without."""
-        return LayerDrop(self.blocks, self.cfg.layer_drop) if self.cfg.layer_drop and key is not None else self.blocks
+    def _dropped(self, key: PRNGKeyArray | None, blocks: Any = None) -> Any:
+        """Return the blocks, or others, as they run: where something is random, some rows may do without."""
+        blocks = self.blocks if blocks is None else blocks
+        return LayerDrop(blocks, self.cfg.layer_drop) if self.cfg.layer_drop and key is not None else blocks
 
     def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
         """Return how the stack runs, and what its blocks are given."""

@@ -54,8 +54,9 @@ from flax_transformer.ops.rotary_scaling import (
     axial_frequencies,
     rotary_frequencies,
 )
-from flax_transformer.ops.routing import balance_loss, route, router_z_loss
+from flax_transformer.ops.routing import balance_loss, router_z_loss
 from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
+from flax_transformer.ops.token_choice import route
 
 __all__ = [
     "BACKENDS",

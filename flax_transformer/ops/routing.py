@@ -18,36 +18,6 @@ from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.ops.mask import Mask
 
 
-def route(
-    logits: Float[Array, "*B T E"], active: int, *, normalized: bool = True
-) -> tuple[Int[Array, "*B T A"], Float[Array, "*B T A"]]:
-    """Choose each token's experts, the likeliest first, and the weights of what they make of it.
-
-    Args:
-        logits: of the router.
-        active: A, how many experts a token is sent to.
-        normalized: whether the weights of a token add up to 1 (Mixtral, https://arxiv.org/abs/2401.04088), or are the
-            probabilities themselves (Switch, Fedus et al. 2021, https://arxiv.org/abs/2101.03961).
-
-    Raises:
-        ValueError: more experts than there are, or none.
-
-    >>> chosen, weights = route(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 2)
-    >>> chosen.tolist(), [round(weight, 3) for weight in weights[0].tolist()]
-    ([[1, 2]], [0.667, 0.333])
-    """
-    if not 1 <= active <= logits.shape[-1]:
-        raise ValueError(f"a token is sent to 1 to E={logits.shape[-1]} experts, got {active}")
-    probabilities = left = jax.nn.softmax(widen(logits), axis=-1)
-    chosen = []
-    for _ in range(active):  # `top_k` would gather the rows of all devices
-        chosen.append(jnp.argmax(left, axis=-1))
-        left = jnp.where(jax.nn.one_hot(chosen[-1], logits.shape[-1], dtype=bool), -1, left)
-    found = jnp.stack(chosen, axis=-1)
-    weights = jnp.einsum("...tae,...te->...ta", jax.nn.one_hot(found, logits.shape[-1]), probabilities)
-    return found, weights / weights.sum(-1, keepdims=True) if normalized else weights
-
-
 def slots_of(T: Any, E: int, active: int, capacity: float) -> Any:
     """Count the places Q that an expert has for the tokens of a row: `capacity` times its even share, rounded up.
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from flax_transformer.bench import compile_ahead
 from flax_transformer.bench.compile_ahead import Case, Compiled, compile_case
-from flax_transformer.bench.inference import cache_shardings
+from flax_transformer.bench.inference import cache_shardings, inference
 from flax_transformer.bench.plan import CompiledPlan, render
 from flax_transformer.bench.target import find_workload
 from flax_transformer.bench.workload import Size
@@ -146,6 +146,24 @@ def test_caches_lie_by_rows_and_heads():
     assert isinstance(places.layers, KVCache)
     odd = cache_shardings(cache, abstract_mesh(MeshConfig(data=1, tensor=8)))  # of 4 heads
     assert odd.layers.value.qvalue.spec == PartitionSpec()
+
+
+def test_a_step_of_latents_is_given_latents_and_rotary_keys_alone():
+    """DeepSeek-V3's 61 layers, 512 + 64 numbers a position of each: split by rows, as all heads share them."""
+    work = find_workload("deepseek_v3", Size(batch=8, length=4096, dtype="bfloat16"))
+    indices, numbers = 4 * (61 + 1), 61 * 8 * 4096 * (512 + 64)
+    alone = inference(work, "decode", abstract_mesh(MeshConfig(data=1)))
+    assert alone.cache == 2 * numbers + indices
+    split = inference(work, "decode", abstract_mesh(MeshConfig(data=2, tensor=4)))
+    assert split.cache == numbers + indices
+    key = split.arguments[1].layers[1].key
+    assert key.sharding.spec == PartitionSpec(None, "data", None, None, None)
+    # A step multiplies queries of N heads with C + R numbers a position, and C of them with the weights.
+    one, two = (
+        inference(find_workload("deepseek_v3", Size(batch=1, length=n)), "decode", abstract_mesh(MeshConfig(data=1)))
+        for n in (1024, 2048)
+    )
+    assert two.facts.flops["decode"].model - one.facts.flops["decode"].model == 2 * 61 * 1024 * 128 * (2 * 512 + 64)
 
 
 NARROW = {

@@ -13,6 +13,7 @@ from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.models.text.qwen3_moe import qwen3_30b_a3b
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import LabelLoss, TokenLoss
 
@@ -100,3 +101,17 @@ def test_documents_are_for_models_that_continue():
 def test_a_model_that_does_not_say_how_it_is_fed_is_refused():
     with pytest.raises(ValueError, match=r"mine must be a model that says by example_batch how it is fed"):
         from_config("mine", jnp.float32(1), Size())
+
+
+def test_experts_take_as_many_tokens_as_is_said():
+    """With a capacity of their even share, eight of 128 experts are at work for a token: the rest is not multiplied."""
+    all_of_them, some = (
+        from_config("qwen", qwen3_30b_a3b(), Size(batch=1, length=512, capacity=capacity)).facts(("forward",))
+        for capacity in (None, 1.0)
+    )
+    experts = 48 * 128 * 2 * 3 * 2048 * 768 * 512
+    assert all_of_them.flops["forward"].model - some.flops["forward"].model == pytest.approx(
+        experts * 15 / 16, rel=0.01
+    )
+    with pytest.raises(ValueError, match=r"a capacity is of experts, CausalConfig has none, got 1\.0"):
+        from_config("gpt2", gpt2_tiny(), Size(capacity=1.0))

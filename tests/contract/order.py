@@ -10,7 +10,7 @@ from flax_transformer.parallel import path_name
 from flax_transformer.train.order import layer_distances
 from flax_transformer.train.parameter_axis import parameter_axes
 
-LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.\d+|backward\.\d+)\.")
+LAYER = re.compile(r"^(.*?)(dense_blocks|blocks|rest|first|block|halt|reader|writer|forward\.\d+|backward\.\d+)\.")
 """What a parameter of a layer is called, but for heads."""
 ENTRY = re.compile(
     r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|register_tokens|mask_token|positions?|"
@@ -72,6 +72,8 @@ def check_stacks(stacks, towers):
         (ahead, number), (other, later) = _numbered(low), _numbered(high)
         if ahead == other and number < later:
             assert min(lower) > max(upper), f"{low} must lie below {high}"
+        if low.endswith("dense_blocks") and high == f"{low.removesuffix('dense_blocks')}blocks":
+            assert min(lower) == max(upper) + 1, f"{low} must lie right below {high}"
         if low.endswith("first") and high == f"{low.removesuffix('first')}rest":
             assert min(lower) == max(upper) + 1, f"{low} must lie right below {high}"
         for first, second in () if towers else BELOW:
@@ -93,7 +95,7 @@ def check_axes(model):
     axes = jax.tree.leaves(parameter_axes(model))
     for (path, leaf), its in zip(jax.tree_util.tree_leaves_with_path(model), axes, strict=True):
         name = path_name(path)
-        stacked = bool(re.search(r"(^|\.)(blocks|rest)\.|(^|\.)(boxes|masks)\.dense\.", name))
+        stacked = bool(re.search(r"(^|\.)(dense_blocks|blocks|rest)\.|(^|\.)(boxes|masks)\.dense\.", name))
         layers = stacked + bool(re.search(r"\.experts\.", name))
         assert its.layers == layers, f"{name} {leaf.shape} must have {layers} axes of layers, got {its}"
         assert its.layers + its.inputs + its.outputs == leaf.ndim, name

@@ -38,6 +38,8 @@ LAYERS = {"layer_types", "num_hidden_layers"}
 """Of layers that are listed by kind, of which there are as many as are listed."""
 AMONG = {"hidden_size", "video_token_id", "vision_start_token_id", "vision_end_token_id"}
 """Of texts with images among their tokens: one width of both, and marks that nothing here reads."""
+UNREAD = {"num_key_value_heads", "head_dim", "moe_layer_freq", "scoring_func", "topk_method", "n_group", "topk_group"}
+"""Of a DeepSeek, whose keys are made of latents: two follow from others, and groups come together."""
 ONE = {
     "Qwen2ForCausalLM": LAYERS,
     "Qwen3ForCausalLM": LAYERS,
@@ -46,6 +48,8 @@ ONE = {
     "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
     "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
     "Phi3ForCausalLM": {"partial_rotary_factor"},
+    "DeepseekV3ForCausalLM": UNREAD,
+    "DeepseekV2ForCausalLM": UNREAD,
     "Gemma2ForCausalLM": LAYERS,
     "Gemma3ForCausalLM": LAYERS,
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},

@@ -49,6 +49,15 @@ GEMMA = {
     "head_dim": 6, "sliding_window": 3, "final_logit_softcapping": 3.0,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }  # fmt: skip
+DEEPSEEK = {
+    "num_hidden_layers": 3, "first_k_dense_replace": 1, "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 6, "moe_intermediate_size": 12, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.5,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 0.8,
+        "mscale_all_dim": 0.6,
+    },
+}  # fmt: skip
 BERT = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 32,
@@ -230,6 +239,11 @@ MODELS = {
             max_position_embeddings=32,
             **TOKENS,
         ),
+    ),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", transformers.DeepseekV3Config(**{**LLAMA, **DEEPSEEK})),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        transformers.DeepseekV2Config(**{**LLAMA, **DEEPSEEK, "q_lora_rank": None}, topk_method="group_limited_greedy"),
     ),
     "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**LLAMA, rope_parameters=LONG)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
@@ -479,6 +493,9 @@ def make(name: str) -> None:
         for each in (*model.parameters(), *(() if name in AMONG else model.buffers())):  # whose buffers are frequencies
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (flat and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
+    for key, each in model.named_buffers():
+        if key.endswith("e_score_correction_bias"):  # which begins at 0
+            each.data += 0.3 * torch.rand_like(each)
     if name == "decision_transformer":  # a table of tokens, of which nothing comes, is not written again
         del model.encoder.wte
     if name == "whisper":

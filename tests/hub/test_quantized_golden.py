@@ -40,13 +40,20 @@ def outputs(pretrained, given):
 UNABLE = {
     ("gpt_neox", "int8"): "queries, keys and values side by side are no matrix, and are not written",
     ("gpt_neox", "dynamic"): "queries, keys and values side by side are no matrix, and are not written",
+    **{
+        (name, rule): "keys and values head by head are no matrix, and are not written"
+        for name in ("deepseek_v3", "deepseek_v2")
+        for rule in ("int8", "dynamic")
+    },
     ("dit", "dynamic"): "a layer that is stored once for each block comes back as layers that differ",
 }
 """What is known not to work yet."""
 
 
 @pytest.mark.rotates
-@pytest.mark.proves("kernels of few bits", "int8 of every family but GPT-NeoX, written and read again exactly")
+@pytest.mark.proves(
+    "kernels of few bits", "int8 of every family but GPT-NeoX and DeepSeek, written and read again exactly"
+)
 @pytest.mark.parametrize("rule", RULES)
 def test_few_bits_are_near_and_come_back_exactly(request, golden, pretrained, given, rule, tmp_path):
     if reason := UNABLE.get((golden.name, rule)):

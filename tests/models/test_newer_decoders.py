@@ -11,7 +11,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registry import families
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.nn import with_fields
-from flax_transformer.ops import LongScaling
+from flax_transformer.ops import LongScaling, YarnScaling
 from flax_transformer.train.config import from_json, to_json
 from tests.hub.decoder_case import steps_equal_one_pass
 
@@ -48,7 +48,36 @@ OPT = {
     "do_layer_norm_before": True, "dropout": 0.1, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048,
     "vocab_size": 50272,
 }  # fmt: skip
+DEEPSEEK = {
+    "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "initializer_range": 0.02,
+    "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_layer_freq": 1, "num_experts_per_tok": 8,
+    "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000, "tie_word_embeddings": False, "v_head_dim": 128,
+}  # fmt: skip
+YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"}
+DEEPSEEK2 = {
+    **DEEPSEEK, "model_type": "deepseek_v2", "norm_topk_prob": False, "num_experts_per_tok": 6, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "scoring_func": "softmax", "vocab_size": 102400,
+    "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+}  # fmt: skip
 FILES = {
+    "deepseek_v3": {
+        **DEEPSEEK, "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432,
+        "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128, "num_hidden_layers": 61,
+        "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_routed_experts": 256, "n_shared_experts": 1,
+        "norm_topk_prob": True, "num_nextn_predict_layers": 1, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "vocab_size": 129280, "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "deepseek_v2": {
+        **DEEPSEEK2, "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+        "num_attention_heads": 128, "num_key_value_heads": 128, "num_hidden_layers": 60, "n_group": 8, "topk_group": 3,
+        "n_routed_experts": 160, "routed_scaling_factor": 16.0, "topk_method": "group_limited_greedy",
+    },
+    "deepseek_v2_lite": {
+        **DEEPSEEK2, "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": 27, "n_group": 1, "topk_group": 1,
+        "n_routed_experts": 64, "routed_scaling_factor": 1.0, "topk_method": "greedy", "q_lora_rank": None,
+    },
     "gemma2_2b": {
         **GEMMA2, "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8, "num_hidden_layers": 26,
         "num_key_value_heads": 4,
@@ -73,6 +102,16 @@ FILES = {
         **GEMMA3, "hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 8, "num_hidden_layers": 34,
         "num_key_value_heads": 4, "max_position_embeddings": 131072, "sliding_window": 1024, "vocab_size": 262208,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+    "gemma3_12b": {
+        **GEMMA3, "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16, "num_hidden_layers": 48,
+        "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 1024, "vocab_size": 262208,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+    "gemma3_27b": {
+        **GEMMA3, "hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62,
+        "num_key_value_heads": 16, "head_dim": 128, "max_position_embeddings": 131072, "sliding_window": 1024,
+        "vocab_size": 262208, "query_pre_attn_scalar": 168, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
     },
     "qwen3_30b_a3b": {
         **QWEN, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
@@ -118,14 +157,19 @@ FILES = {
         "word_embed_proj_dim": 4096,
     },
 }  # fmt: skip
-"""What their config.json say of sizes; of Gemma 3 4B what it says of its text model."""
+"""What their config.json say of sizes; of Gemma 3 from 4B on what it says of its text model."""
 PUBLISHED = {
+    "deepseek_v3": 671_026_419_200,
+    "deepseek_v2": 235_741_434_880,
+    "deepseek_v2_lite": 15_706_484_224,
     "gemma2_2b": 2_614_341_888,
     "gemma2_9b": 9_241_705_984,
     "gemma2_27b": 27_227_128_320,
     "gemma3_270m": 268_098_176,
     "gemma3_1b": 999_885_952,
     "gemma3_4b": 3_880_263_168,
+    "gemma3_12b": 11_766_034_176,
+    "gemma3_27b": 27_009_346_304,
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_235b_a22b": 235_093_634_560,
     "phi3_mini_4k": 3_821_079_552,
@@ -138,7 +182,8 @@ PUBLISHED = {
     "opt_1_3b": 1_315_758_080,
     "opt_6_7b": 6_658_473_984,
 }
-"""Parameters of their safetensors, tied ones once; of Gemma 3 4B those of its text model."""
+"""Parameters of their safetensors, tied ones once; of Gemma 3 from 4B on those of its text model, of DeepSeek-V3 those
+without multi-token prediction."""
 
 
 def read(fields):
@@ -166,7 +211,13 @@ def small(name, **changes):
 
 
 LONG = LongScaling(factor=2.0, original_length=2, short=(1.0, 1.5), long=(2.0, 3.0))
+FEW = {
+    "latent": 12, "rotary_width": 4, "value_head": 6, "experts": 8, "active": 3,
+    "frequencies": YarnScaling(factor=4.0, original_length=2),
+}  # fmt: skip
 DECODED = {
+    "deepseek_v3": lambda: small("deepseek_v3", query_latent=10, groups=4, kept=2, **FEW),
+    "deepseek_v2_lite": lambda: small("deepseek_v2_lite", dense_depth=0, **FEW),
     "gemma2_2b": lambda: replace(small("gemma2_2b", kv_heads=2), window=(3, None)),
     "gemma3_1b": lambda: replace(small("gemma3_1b", kv_heads=1), window=(3, 3, None)),
     "qwen3_30b_a3b": lambda: small("qwen3_30b_a3b", kv_heads=2, experts=4, active=2),
@@ -179,6 +230,7 @@ DECODED = {
 @pytest.mark.rotates
 @pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt"), "decode", "a token at a time as all at once")
 @pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
+@pytest.mark.proves("deepseek", "decode", "a token at a time as all at once; it remembers latents alone")
 @pytest.mark.parametrize("name", DECODED)
 def test_steps_after_a_prompt_equal_one_pass(name):
     steps_equal_one_pass(DECODED[name]())

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.ops.routing import balance_loss, place, route, router_z_loss, seats_of, send, slots_of, visitors
+from flax_transformer.ops.routing import balance_loss, place, router_z_loss, seats_of, send, slots_of, visitors
+from flax_transformer.ops.token_choice import route
 
 
 def test_weights_are_those_of_the_likeliest_experts():

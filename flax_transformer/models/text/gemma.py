@@ -90,3 +90,17 @@ def gemma3_4b(vocab: int = 262_208, *, precision: Precision = FLOAT32) -> Causal
     """Return the text model of Gemma 3 4B: 34 layers, D=2560, windows of 1,024."""
     sizes = {"embed": 2560, "inner": 10_240, "heads": 8, "kv_heads": 4, "depth": 34, "length": 131_072}
     return _gemma3(_gemma(vocab, precision, **sizes), window=1024, factor=8.0)
+
+
+def gemma3_12b(vocab: int = 262_208, *, precision: Precision = FLOAT32) -> CausalConfig:
+    """Return the text model of Gemma 3 12B: 48 layers, D=3840, windows of 1,024, 11.8 B parameters."""
+    sizes = {"embed": 3840, "inner": 15_360, "heads": 16, "kv_heads": 8, "depth": 48, "length": 131_072}
+    return _gemma3(_gemma(vocab, precision, **sizes), window=1024, factor=8.0)
+
+
+def gemma3_27b(vocab: int = 262_208, *, precision: Precision = FLOAT32) -> CausalConfig:
+    """Return the text model of Gemma 3 27B: 62 layers, D=5376, heads of 128, windows of 1,024, 27.0 B parameters."""
+    sizes = {"embed": 5376, "inner": 21_504, "heads": 32, "kv_heads": 16, "head_width": 128, "depth": 62}
+    made = _gemma3(_gemma(vocab, precision, length=131_072, **sizes), window=1024, factor=8.0)
+    mixing = replace(made.block.attention, scale=168**-0.5)
+    return replace(made, block=replace(made.block, attention=mixing))
