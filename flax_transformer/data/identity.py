@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -46,12 +47,27 @@ def name_function(function: Callable[..., Any]) -> str:
     if hasattr(function, "fingerprint"):
         return function.fingerprint
     if dataclasses.is_dataclass(function):
-        fields = repr(function)
+        fields = _spelled(function)
         return fields if len(fields) <= 300 else f"{type(function).__name__} {digest(fields)}"
     name = getattr(function, "__qualname__", "<object>")
     if "<" in name:
         raise ValueError(f"a transform must be a frozen dataclass or a module-level function, got {function!r}")
     return f"{function.__module__}.{name}"
+
+
+def _spelled(value: Any) -> str:
+    """Spell a value as `repr` does, but functions by their names, as their addresses are of one process."""
+    if " at 0x" not in (said := repr(value)):
+        return said
+    if isinstance(value, types.FunctionType):
+        return name_function(value)
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_spelled, value))})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.repr]
+        given = ", ".join(f"{name}={_spelled(getattr(value, name))}" for name in fields)
+        return f"{type(value).__qualname__}({given})"
+    return said
 
 
 def _plain(value: Any) -> Any:
