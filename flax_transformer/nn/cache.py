@@ -148,7 +148,7 @@ class KVCache(Memory, LayerCache):
         """Whether there is a batch axis: the cache of a single sentence has none."""
         return self.value.ndim - self.index.ndim == 4
 
-    def append(self, key: Float[Array, "*R T K H"], value: Float[Array, "*R T K H"]) -> "KVCache":
+    def append(self, key: Float[Array, "*R T K H"], value: Float[Array, "*R T K W"]) -> "KVCache":
         """Write T more positions. Where there is no room for them, what is read from then on is NaN.
 
         Args:

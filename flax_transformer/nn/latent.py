@@ -162,7 +162,7 @@ class LatentAttention(Attention):
             kernel_init=initializer(cfg, residual=True), dot_general=Product("out"), rngs=rngs, **dtypes,
         )  # fmt: skip
 
-    def __call__(self, x: Float[Array, "*B T D"], memory: None = None, **given: Any) -> Float[Array, "*B T D"]:
+    def __call__(self, x: Float[Array, "*B T D"], memory: Any = None, **given: Any) -> Float[Array, "*B T D"]:
         """Attend, as `Attention` does, to no memory.
 
         Raises:
