@@ -19,6 +19,7 @@ MESHES = MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=2, fsdp=4)
 
 TAKEN_AWAY = (
     "key.bias", "tokens.down.bias", "feedforward.correction", *(f"pixels.project{i}.bias" for i in range(3)),
+    *(f"backbone.norm{i}.bias" for i in range(1, 5)),
     *(f"mask_head.conv{i}.bias" for i in range(1, 5)),
 )  # fmt: skip
 """Of the golden checkpoints; the last are of channels that are each a group of a norm."""
