@@ -490,7 +490,7 @@ def make(name: str) -> None:
     random_too = PIXELS + PATCHES + VIDEOS + TOWERS + CAPTIONERS + BESIDE + AMONG + ASKED
     if name in random_too:  # what begins at 0, 1 or next to it says something too
         flat = name in PIXELS and name != "mask2former"
-        for each in (*model.parameters(), *(() if name in AMONG else model.buffers())):  # whose buffers are frequencies
+        for each in model.state_dict().values():  # and no buffers that are not written, as frequencies
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (flat and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     for key, each in model.named_buffers():
