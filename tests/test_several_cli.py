@@ -141,6 +141,9 @@ def test_a_subtask_that_a_checkpoint_does_not_do_is_refused(run, album, tmp_path
     checkpoint("beit_segmentation", tmp_path)
     code, _, err = run("segment", "beit_segmentation", album[0], "--subtask", "panoptic")
     assert (code, "tells classes of pixels alone, got 'panoptic'" in err) == (1, True)
+    checkpoint("detr_segmentation", tmp_path)
+    code, _, err = run("segment", "detr_segmentation", album[0], "--subtask", "instance")
+    assert (code, "tells the surest object of each pixel, which is 'panoptic', got 'instance'" in err) == (1, True)
 
 
 @pytest.mark.rotates

@@ -87,12 +87,15 @@ def _segment(pretrained: Pretrained, image: Any, threshold: float, subtask: Subt
     names, queries = label_names(pretrained, pretrained.model.cfg.classes), _queries(output)
     if queries is None and subtask not in (None, "semantic"):
         raise ValueError(f"a {pretrained.config['architectures'][0]} tells classes of pixels alone, got {subtask!r}")
+    if subtask == "instance" and output.pred_masks is not None:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"a {name} tells the surest object of each pixel, which is 'panoptic', got 'instance'")
     if queries is None or subtask == "semantic":
         scores = output.logits if queries is None else class_scores(*queries)
         (numbers,) = post_process_semantic_segmentation(scores, sizes)
         found = {int(number): Region(names[number], int(number), 0.0) for number in np.unique(numbers)}
     else:
-        if subtask == "instance" and output.pred_masks is None:
+        if subtask == "instance":
             (objects,) = post_process_instance_segmentation(*queries, sizes, threshold=threshold)
             first = 1  # they are counted from 0 on
         else:
