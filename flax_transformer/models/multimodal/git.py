@@ -7,7 +7,6 @@ Axes: B texts, T positions, I images, H W height and width in pixels, C channels
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -17,13 +16,12 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.causal import CausalCache, CausalConfig
 from flax_transformer.models.example import ReadsImages, ReadsTokens
 from flax_transformer.models.multimodal.clip import clip_vision
-from flax_transformer.models.output import Output
+from flax_transformer.models.multimodal.with_text import WithText
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import EmbeddingConfig, Precision, make_norm, transformer_block
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, initializer
-from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
@@ -59,12 +57,10 @@ class PrefixedConfig:
         return Prefixed(self, rngs=rngs)
 
 
-class Prefixed(Module):
+class Prefixed(WithText):
     """A language model of images' texts: `model(tokens, images)` gives logits; `prefill` and `step` generate."""
 
     layer_order = (Part("vision"), "frames", "project", "norm", Part("text"))
-
-    use = "text-generation"
 
     @classmethod
     def example_batch(cls, config: PrefixedConfig, rows: int, length: int | None = None) -> dict[str, Any]:
@@ -147,10 +143,6 @@ class Prefixed(Module):
         """
         return self.encode(tokens, images, key=key)[..., -tokens.shape[-1] :, :]
 
-    def output(self, hidden: Float[Array, "B T D"]) -> Output:
-        """Return what logits are made of."""
-        return self.text.output(hidden)
-
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -161,10 +153,6 @@ class Prefixed(Module):
         """Compute the logits of the token after each token; arguments as `encode`'s."""
         return self.output(self.hidden_states(tokens, images=images, key=key)).logits()
 
-    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
-        """Make an empty cache for texts without images, as `Causal.init_cache` does."""
-        return self.text.init_cache(batch, length, beams=beams)
-
     def prefill(
         self,
         tokens: Int[Array, "B P"],
@@ -174,16 +162,6 @@ class Prefixed(Module):
     ) -> tuple[Float[Array, "B V"], CausalCache]:
         """Read images and prompts, of which there may be none then: as `Causal.prefill`."""
         return self.text.prefill(tokens, padding, prefix=None if images is None else self.prefix(images))
-
-    def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
-        """Decode one token: logits of the next one, and the cache with this one in it."""
-        return self.text.step(cache, token)
-
-    def for_decoding(self) -> "Prefixed":
-        """Copy the model, laid out for decoding on a CPU: the same function."""
-        copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.text = self.text.for_decoding()
-        return copy
 
 
 def git_text(

@@ -8,7 +8,6 @@ Axes: B rows, T tokens, I images of a row, P patches of a row, F numbers of a pa
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -17,13 +16,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.causal import CausalCache, CausalConfig
 from flax_transformer.models.example import LENGTH, ReadsTokens
-from flax_transformer.models.output import Output
+from flax_transformer.models.multimodal.with_text import WithText
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.vision.packed_vit import PackedViTConfig, fitted_grid, images_of_grid
 from flax_transformer.nn import EmbeddingConfig
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_fields
-from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
 from flax_transformer.ops.packed_grid import interleaved_positions
 from flax_transformer.ops.split_keys import split_keys
@@ -59,12 +57,10 @@ class InterleavedConfig:
         return Interleaved(self, rngs=rngs)
 
 
-class Interleaved(Module):
+class Interleaved(WithText):
     """A language model: `model(tokens, patches, grids)` gives logits; `prefill` and `step` generate."""
 
     layer_order = (Part("vision"), Part("text"))
-
-    use = "text-generation"
 
     @classmethod
     def example_batch(cls, config: InterleavedConfig, rows: int, length: int | None = None) -> dict[str, Any]:
@@ -161,10 +157,6 @@ class Interleaved(Module):
         """
         return self.encode(tokens, patches, grids, key=key)
 
-    def output(self, hidden: Float[Array, "*B T D"]) -> Output:
-        """Return what logits are made of."""
-        return self.text.output(hidden)
-
     def __call__(
         self,
         tokens: Int[Array, "*B T"],
@@ -176,10 +168,6 @@ class Interleaved(Module):
     ) -> Float[Array, "*B T V"]:
         """Compute the logits of the token after each position; arguments as `encode`'s."""
         return self.output(self.encode(tokens, patches, grids, seen=seen, key=key)).logits()
-
-    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
-        """Make an empty cache for texts without images, as `Causal.init_cache` does."""
-        return self.text.init_cache(batch, length, beams=beams)
 
     def prefill(
         self,
@@ -195,13 +183,3 @@ class Interleaved(Module):
         x, positions = self.embed(tokens, patches, grids, None if padding is None else ~padding)
         hidden, cache = self.text.read_embedded(x, positions, padding)
         return self.output(hidden[:, -1:]).logits()[:, 0], cache
-
-    def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
-        """Decode one token: logits of the next one, and the cache with this one in it."""
-        return self.text.step(cache, token)
-
-    def for_decoding(self) -> "Interleaved":
-        """Copy the model, laid out for decoding on a CPU: the same function."""
-        copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.text = self.text.for_decoding()
-        return copy
