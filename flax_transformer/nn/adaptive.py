@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -20,6 +19,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.nn.transformer_block import TransformerBlockConfig
 from flax_transformer.ops import layer_norm, widen
+from flax_transformer.ops.activation import silu
 
 
 class FixedNorm(Module):
@@ -86,7 +86,7 @@ class AdaptiveResidual(Residual):
         Args:
           condition: one vector a row.
         """
-        shift, scale, gate = jnp.split(self.modulation(jax.nn.silu(condition))[..., None, :], 3, axis=-1)
+        shift, scale, gate = jnp.split(self.modulation(silu(condition))[..., None, :], 3, axis=-1)
 
         def run(x: Array, *args: Any, **kwargs: Any) -> Array:
             return sublayer(modulate(x, shift, scale), *args, **kwargs) * gate

@@ -24,6 +24,7 @@ from flax_transformer.nn.conv import Conv
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import GroupNorm
 from flax_transformer.nn.stack import layer, stack_depth
+from flax_transformer.ops.activation import silu
 from flax_transformer.order import Layer, Order, Part, Stack
 
 FLOAT32 = Precision()
@@ -326,7 +327,7 @@ def _norm(cfg: AutoencoderKLConfig, channels: int, rngs: nnx.Rngs) -> GroupNorm:
 
 
 def _activated(norm: GroupNorm, x: Array) -> Array:
-    return jax.nn.silu(norm(x))
+    return silu(norm(x))
 
 
 def autoencoder_kl(image: int = 256, *, precision: Precision = FLOAT32) -> AutoencoderKLConfig:

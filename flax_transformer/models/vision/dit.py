@@ -9,7 +9,6 @@ Axes: B batch, H W height and width, C channels, P patches, D width, E classes.
 import math
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -26,6 +25,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import lookup, sinusoidal_grid, widen
+from flax_transformer.ops.activation import silu
 from flax_transformer.ops.diffusion import time_waves
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
@@ -129,7 +129,7 @@ class DiT(ReadsImages, Module):
           ValueError: classes for a model that knows none.
         """
         waves = time_waves(times, self.cfg.waves).astype(self.cfg.patches.precision.compute)
-        found = widen(self.time_out(jax.nn.silu(self.time_in(waves))))
+        found = widen(self.time_out(silu(self.time_in(waves))))
         if self.cfg.classes:
             classes = jnp.full(times.shape, self.cfg.null) if classes is None else classes
             found = found + widen(lookup(self.class_table[...], classes))
@@ -162,7 +162,7 @@ class DiT(ReadsImages, Module):
         x = widen(self.patches(images)) + sinusoidal_grid(*self.cfg.patches.grid, self.cfg.patches.embed)
         x = constrain(x.astype(self.cfg.patches.precision.residual), "batch", "length", None)
         x = self.trunk(x, condition=condition, key=split_keys(key)[0])
-        shift, scale = jnp.split(self.modulation(jax.nn.silu(condition))[..., None, :], 2, axis=-1)
+        shift, scale = jnp.split(self.modulation(silu(condition))[..., None, :], 2, axis=-1)
         return modulate(x, shift, scale)
 
     def output(self, hidden: Float[Array, "*B P D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B H W _"]:

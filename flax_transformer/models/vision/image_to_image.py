@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -24,6 +23,7 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.conv import ConvConfig
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
+from flax_transformer.ops.activation import gelu_tanh
 from flax_transformer.ops.pixel_shuffle import pixel_shuffle
 from flax_transformer.ops.resample import resample
 from flax_transformer.order import Layer, Part
@@ -143,7 +143,7 @@ class ImageToImage(ReadsImages, Module):
     ) -> Float[Array, "*B rH rW c"]:
         """Return images of the features of their pixels."""
         base = hidden[..., : self.cfg.output_channels]
-        return base + self.head(jax.nn.gelu(self.mix(hidden)))
+        return base + self.head(gelu_tanh(self.mix(hidden)))
 
     def __call__(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None

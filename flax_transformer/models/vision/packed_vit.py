@@ -11,7 +11,6 @@ output.
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -26,6 +25,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, axial_frequencies
+from flax_transformer.ops.activation import gelu
 from flax_transformer.ops.packed_grid import packed_places, packed_windows
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
@@ -83,7 +83,7 @@ class PatchMerger(Module):
     def __call__(self, x: Float[Array, "*B P D"]) -> Float[Array, "*B M E"]:
         """Merge patches, of which those of a square follow each other."""
         squares = x.reshape(*x.shape[:-2], -1, self.up.in_features)
-        hidden = constrain(jax.nn.gelu(self.up(squares), approximate=False), "batch", "length", "inner")
+        hidden = constrain(gelu(self.up(squares)), "batch", "length", "inner")
         return constrain(self.down(hidden), "batch", "length", None)
 
 

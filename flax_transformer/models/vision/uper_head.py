@@ -26,6 +26,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import adaptive_mean, bilinear, resample
+from flax_transformer.ops.activation import gelu
 from flax_transformer.ops.convolution import max_pool
 
 Statistics = dict[str, Any]
@@ -264,7 +265,7 @@ class FourSizes(Module):
         check_maps(maps, (self.cfg.embed,) * 4)
         one, two, three, four = maps
         x, statistics = by(self.quadruple_norm, self.quadruple_conv1(one))
-        x = self.quadruple_conv2(jax.nn.gelu(x, approximate=False))
+        x = self.quadruple_conv2(gelu(x))
         return (x, self.double_conv(two), three, max_pool(four, 2, stride=2)), {"quadruple_norm": statistics}
 
 
