@@ -71,6 +71,18 @@ class Adapter:
     tensors: Mapping[str, Tensor]
 
 
+def read_adapter(name: Any) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of an adapter, a folder or hub id, and what it says.
+
+    Raises:
+      FileNotFoundError: no adapter there.
+    """
+    folder = find_folder(name, only=(ADAPTER, WEIGHTS))
+    if not is_adapter(folder):
+        raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
+    return folder, read_json(folder / ADAPTER)
+
+
 def open_adapter(name: Any) -> Adapter:
     """Open an adapter, a folder or hub id.
 
@@ -78,10 +90,7 @@ def open_adapter(name: Any) -> Adapter:
       FileNotFoundError: no adapter there.
       ValueError: one of another kind than LoRA and IA³, or with options that are not read.
     """
-    folder = find_folder(name, only=(ADAPTER, WEIGHTS))
-    if not is_adapter(folder):
-        raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
-    config = read_json(folder / ADAPTER)
+    folder, config = read_adapter(name)
     if config.get("peft_type") not in KINDS:
         raise ValueError(
             f"peft_type must be LORA or IA3, {folder / ADAPTER} has {config.get('peft_type')!r}; trained prompts are "

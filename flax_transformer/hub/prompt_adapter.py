@@ -7,6 +7,7 @@ Axes: P virtual tokens, D width of embeddings, L layers, K heads of keys and val
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 from safetensors.numpy import save_file
 
-from flax_transformer.hub.adapter import ADAPTER, WEIGHTS, is_adapter
-from flax_transformer.hub.file import find_folder, open_file, read_json
+from flax_transformer.hub.adapter import ADAPTER, WEIGHTS, read_adapter
+from flax_transformer.hub.file import open_file
 from flax_transformer.hub.generation_input import name_of, start_of
 from flax_transformer.hub.past import Past
 
@@ -50,9 +51,11 @@ def prefix_cache(model: Any, prefix: Float[Array, "P L 2 K H"]) -> Any:
     Differentiable by the prefix: what prefix tuning trains. Rotary keys are turned already.
 
     Raises:
-      ValueError: keys and values of another shape than the model's.
+      ValueError: keys and values of another shape than the model's, or a model that keeps latents in their place.
     """
     attention = model.cfg.block.attention
+    if attention.query_width != attention.width:
+        raise ValueError("a prefix has keys and values of heads, the model keeps latents in their place")
     shape = (model.cfg.depth, 2, attention.resolved_kv_heads, attention.width)
     if prefix.ndim != 5 or prefix.shape[1:] != shape or not len(prefix):
         raise ValueError(f"a prefix has keys and values of every layer, {['P', *shape]}, got {list(prefix.shape)}")
@@ -63,8 +66,7 @@ def prefix_cache(model: Any, prefix: Float[Array, "P L 2 K H"]) -> Any:
         layers = tuple(layer.append(key[i], value[i]) for i, layer in enumerate(cache.layers))
     else:
         layers = jax.vmap(lambda layer, key, value: layer.append(key, value))(cache.layers, key, value)
-    index = cache.index + count
-    return type(cache)(layers, index, jnp.zeros((1, count), bool))
+    return replace(cache, layers=layers, index=cache.index + count, padding=jnp.zeros((1, count), bool))
 
 
 def read_prompt_adapter(pretrained: Any, name: Any) -> Past:
@@ -78,10 +80,7 @@ def read_prompt_adapter(pretrained: Any, name: Any) -> Past:
       FileNotFoundError: no adapter there.
       ValueError: an adapter of another kind, or of another model.
     """
-    folder = find_folder(name, only=(ADAPTER, WEIGHTS))
-    if not is_adapter(folder):
-        raise FileNotFoundError(f"an adapter has {ADAPTER} and {WEIGHTS}, {folder} has not")
-    config = read_json(folder / ADAPTER)
+    folder, config = read_adapter(name)
     kind, task = config.get("peft_type"), config.get("task_type")
     if kind not in (*PROMPTS, PREFIX) or task != "CAUSAL_LM":
         raise ValueError(

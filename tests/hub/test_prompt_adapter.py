@@ -15,6 +15,7 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.nn import Rotary, with_fields
+from tests.contract.golden import GOLDEN, load
 from tests.models.test_causal import CONFIGS
 
 pytestmark = pytest.mark.proves("checkpoints", "prompt and prefix tuning in PEFT's folders")
@@ -61,7 +62,7 @@ def test_a_prefix_of_the_keys_and_values_of_tokens_is_what_they_are(ours, tmp_pa
     np.testing.assert_array_equal(ours.generate(IDS[1:], past=past, max_new_tokens=6)[:, 4:], want[:, 7:])
 
 
-def test_a_prompt_is_trained_and_nothing_else_changes(ours):
+def test_a_prompt_is_trained(ours):
     model, rows = ours.model, jnp.asarray(IDS[1:])
 
     def loss(prompt):
@@ -118,6 +119,9 @@ def test_what_cannot_be_read_or_written_says_so(ours, tmp_path):
     with pytest.raises(ValueError, match="a prefix has keys and values of every layer"):
         hub.prefix_cache(ours.model, jnp.zeros((2, 1, 2, 1, 1)))
     assert not (tmp_path / "narrow").exists()
+    latents, _, _ = load(next(folder for folder in GOLDEN if folder.name == "deepseek_v3"))
+    with pytest.raises(ValueError, match="the model keeps latents in their place"):
+        hub.prefix_cache(latents.model, jnp.zeros((2, 1, 2, 1, 1)))
     hub.save_prompt_adapter(prompt, ours, tmp_path / "prompt")
     with pytest.raises(ValueError, match="new or empty folder"):
         hub.save_prompt_adapter(prompt, ours, tmp_path / "prompt")
