@@ -51,7 +51,9 @@ def test_the_texts_of_a_mesh_are_those_of_one_device(tmp_path):
 
 def test_images_and_stages_are_refused(run, tmp_path):
     hub.save(make("GPT2LMHeadModel", HubTokenizer.of(PLAIN), **CAUSAL), tmp_path / "model")
-    assert run("generate", tmp_path / "model", "--images", 2, "--mesh.tensor", 2)[0]
+    code, _, err = run("generate", tmp_path / "model", "--images", 2, "--mesh.tensor", 2)
+    assert code
+    assert "--mesh is for text, images are generated on one device" in err
     code, _, err = run("generate", tmp_path / "model", "the dog", "--mesh.pipeline", 2)
     assert code
     assert "layers are in stages for training alone, got --mesh.pipeline 2" in err

@@ -195,7 +195,7 @@ class Product:
 
 @dataclass(frozen=True)
 class _Times:
-    """A product with a kernel that lies in parts."""
+    """A product with a kernel, which may lie in parts."""
 
     axes: Axes
     args: tuple
