@@ -25,7 +25,7 @@ BETWEEN = re.compile(
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(
     r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|masks|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
-    r"features|objects|attributes|region_dense|join|modulation|decoder\.last)(\.|$)"
+    r"features|objects|attributes|region_dense|join|modulation|copy_\w+|generate|decoder\.last)(\.|$)"
 )
 BELOW = (
     ("encoder.", "decoder."), ("backbone.", "encoder."), ("vision.", "text."), ("trunk.", "cross_trunk."),
