@@ -5,6 +5,7 @@ Source and target share a vocabulary of subwords, so that what is copied is in i
 Axes: B batch (any number of axes), T target positions, S source positions, V vocabulary, D width.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.ops.chunked_loss import cut_tokens
-from flax_transformer.ops.float32 import product
+from flax_transformer.ops.embedding_table import by_device
+from flax_transformer.ops.float32 import at_least_float32, product
 
 TINY = 1e-20
 """Added to probabilities of copying before their logarithm: what is not in the source has none."""
@@ -53,7 +55,7 @@ def mix(gate: Float[Array, "*B T"], generated: Float[Array, "*C"], copied: Float
 
 def pointer_cross_entropy(
     hidden: Float[Array, "*B D"],
-    table: Float[Array, "N D"],
+    table: Float[Array, "*n N D"],
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"],
     gate: Float[Array, "*B"],
@@ -67,7 +69,8 @@ def pointer_cross_entropy(
     """Sum the cross-entropy of labels under the mixture, without holding the logits of more than `chunk` tokens.
 
     Args:
-      hidden, table: products of which are the generator's logits; of the table the first `vocab` rows.
+      hidden, table: products of which are the generator's logits; of the table the first `vocab` rows. It may be one
+        for each device, [n, N, D], as `nn.own_tables` has it.
       gate: logit of p_gen.
       copied: log-probability of the label under copying.
       label_smoothing: how much of the target goes evenly to all tokens, of the generator's distribution alone: what is
@@ -78,8 +81,10 @@ def pointer_cross_entropy(
       The sum, and that of the weights.
     """
 
+    kind = at_least_float32(jnp.result_type(hidden, table))
+
     @jax.checkpoint
-    def add(total: Array, part: Any) -> tuple[Array, None]:
+    def add(table: Array, total: Array, part: Any) -> tuple[Array, None]:
         hidden, labels, weights, gate, copied = part
         logits = product("td,vd->tv", hidden, table)[:, :vocab]
         norm = jax.nn.logsumexp(logits, axis=-1)
@@ -91,8 +96,13 @@ def pointer_cross_entropy(
             loss += z_loss * norm**2
         return total + jnp.sum(loss * weights), None
 
-    parts = [cut_tokens(x, chunk, labels.ndim) for x in (hidden, labels, weights.astype(jnp.float32), gate, copied)]
-    return jax.lax.scan(add, jnp.zeros((), jnp.float32), parts)[0], jnp.sum(weights)
+    def run(table: Array, _: None, *tokens: Array) -> Array:
+        parts = [cut_tokens(x, chunk, labels.ndim) for x in tokens]
+        total, _ = jax.lax.scan(partial(add, table), jnp.zeros((), kind), parts)
+        return total.reshape((1,) * labels.ndim)  # one for each device
+
+    tokens = hidden, labels, weights.astype(kind), gate, copied
+    return jnp.sum(by_device(run, labels.shape, table, None, *tokens, stages=True)), jnp.sum(weights)
 
 
 def coverage_loss(attention: Float[Array, "*B T S"], weights: Shaped[Array, "*B T"]) -> Float[Array, ""]:

@@ -10,6 +10,7 @@ from flax_transformer.decode import Beam, Greedy
 from flax_transformer.models.text.pointer import PointerConfig, pointer_generator
 from flax_transformer.nn import EmbeddingConfig, with_fields
 from flax_transformer.task.translator import decode_batch, ready
+from tests.fake_devices import on_eight
 
 pytestmark = pytest.mark.proves("pointer", "decode", "steps = recomputation, beams share their source")
 
@@ -87,3 +88,38 @@ def test_a_source_of_another_vocabulary_is_refused():
     with pytest.raises(ValueError, match="reads tokens of the vocabulary it writes"):
         with_fields(base, source_embedding=EmbeddingConfig(vocab=9, embed=16))
     assert isinstance(base, PointerConfig)
+
+
+CODE = """
+import json
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax_transformer.bench.workload import Size, from_config
+from flax_transformer.models.preset import presets
+from flax_transformer.nn import with_fields, with_precision
+from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, tree_shardings
+
+jax.config.update("jax_enable_x64", True)
+config = with_precision(presets()["pointer_generator"](), compute="float64", params="float64")
+config = with_fields(config, embed=32, heads=4, inner=48, vocab=96, depth=2)
+work = from_config("pointer_generator", config, Size(batch=8, length=12))
+model, batch = work.init(jax.random.key(0)), jax.tree.map(jnp.asarray, work.batch)
+learn = jax.jit(jax.value_and_grad(lambda model, batch: work.objective(model, batch, key=None)[0]))
+one, found = learn(model, batch), {}
+for size in (MeshConfig(data=8), MeshConfig(data=2, fsdp=2, tensor=2)):
+    mesh = make_mesh(size)
+    with jax.set_mesh(mesh):
+        laid = jax.device_put(model, tree_shardings(model, mesh)), jax.device_put(batch, batch_sharding(mesh))
+        other = jax.device_get(learn(*laid))
+    far = jax.tree.map(lambda a, b: float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-9)), jax.device_get(one), other)
+    found[str(size.sizes())] = max(jax.tree.leaves(far))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_learn_what_one_does():
+    found, _ = on_eight("-c", CODE)
+    assert len(found) == 2
+    assert max(found.values()) < 1e-6  # sums of the loss are float32
