@@ -10,8 +10,22 @@ from flax_transformer.hub.rotary import read_parameters, write_rotary, write_sca
 from flax_transformer.nn import Rotary
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+MOST = 10_000
+"""Layers that are listed one by one."""
 Window = int | tuple[int | None, ...] | None
 """As `CausalConfig.window` has it."""
+
+
+def depth_of(fields: Fields) -> int:
+    """Read how many layers there are, of a model that lists them one by one.
+
+    Raises:
+      ValueError: more than any model has.
+    """
+    depth = fields.integer("num_hidden_layers")
+    if depth > MOST:
+        raise ValueError(f"config.json must give at most {MOST:,} as num_hidden_layers, it is {depth}")
+    return depth
 
 
 def read_window(fields: Fields, window: int | None, usual: Sequence[str]) -> Window:
@@ -24,7 +38,7 @@ def read_window(fields: Fields, window: int | None, usual: Sequence[str]) -> Win
     Raises:
       ValueError: no list of kinds, one of another length than there are layers, other kinds, or windows of no size.
     """
-    kinds, depth = fields.get("layer_types"), fields.integer("num_hidden_layers")
+    kinds, depth = fields.get("layer_types"), depth_of(fields)
     kinds = list(usual) if kinds is None else kinds
     if not isinstance(kinds, list) or any(kind not in (FULL, SLIDING) for kind in kinds) or len(kinds) != depth:
         raise ValueError(f"config.json must give layer_types as {depth} of {FULL} and {SLIDING}, it is {kinds!r}")

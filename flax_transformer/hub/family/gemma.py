@@ -9,6 +9,7 @@ from flax_transformer.hub.layer_types import (
     FULL,
     SLIDING,
     Window,
+    depth_of,
     read_two_rotaries,
     read_window,
     write_two_rotaries,
@@ -51,7 +52,7 @@ def _cap(fields: Fields, name: str) -> float | None:
 
 def _gemma2(fields: Fields) -> dict[str, Any]:
     fields = Fields.of({"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, **fields})
-    cap, depth = _cap(fields, "attn_logit_softcapping"), fields.integer("num_hidden_layers")
+    cap, depth = _cap(fields, "attn_logit_softcapping"), depth_of(fields)
     return {
         **_common(fields),
         "rotary": heads_of(fields)["rotary"],
@@ -62,7 +63,7 @@ def _gemma2(fields: Fields) -> dict[str, Any]:
 
 def _gemma3(fields: Fields) -> dict[str, Any]:
     every = fields.integer("sliding_window_pattern", 6)
-    kinds = [SLIDING if (i + 1) % max(every, 1) else FULL for i in range(fields.integer("num_hidden_layers"))]
+    kinds = [SLIDING if (i + 1) % max(every, 1) else FULL for i in range(depth_of(fields))]
     return {
         **_common(fields),
         "qk_norm": fields.number("rms_norm_eps"),

@@ -8,7 +8,7 @@ from typing import Any
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.layer_types import FULL, SLIDING, Window, read_window, write_window
+from flax_transformer.hub.layer_types import FULL, SLIDING, Window, depth_of, read_window, write_window
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
 from flax_transformer.hub.table import Table, embedding, linear, norm
@@ -59,7 +59,7 @@ def _qwen3(fields: Fields) -> dict[str, Any]:
 
 def read_qwen_window(fields: Fields) -> Window:
     """Read the windows of a Qwen, of fields that have all of `QWEN`: from some layer on, or by kinds of layers."""
-    depth = fields.integer("num_hidden_layers")
+    depth = depth_of(fields)
     used = fields.flag("use_sliding_window", False)
     window = fields.integer("sliding_window", None) if used else None
     first = depth if window is None else fields.integer("max_window_layers")

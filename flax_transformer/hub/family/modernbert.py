@@ -14,7 +14,7 @@ from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family.mpnet import UNTYPED
 from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.inputs import Inputs
-from flax_transformer.hub.layer_types import FULL, SLIDING, read_two_rotaries, read_window, write_two_rotaries
+from flax_transformer.hub.layer_types import FULL, SLIDING, depth_of, read_two_rotaries, read_window, write_two_rotaries
 from flax_transformer.hub.layer_types import write_window as write_layer_types
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import TensorRow, embedding, linear, norm
@@ -37,7 +37,7 @@ POOLS = {"cls": "first", "mean": "mean"}
 
 def _reads(fields: Fields) -> dict[str, Any]:
     """Read windows, which config.json gives as the whole width, and rotary positions of either kind of layer."""
-    depth, every = fields.integer("num_hidden_layers"), fields.integer("global_attn_every_n_layers", 3)
+    depth, every = depth_of(fields), fields.integer("global_attn_every_n_layers", 3)
     usual = [SLIDING if i % max(every, 1) else FULL for i in range(depth)]
     windows = read_window(fields, fields.integer("local_attention", 128) // 2, usual)
     return {
