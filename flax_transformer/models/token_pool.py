@@ -78,6 +78,6 @@ def pool_tokens(
     Array([[2., 3.]], dtype=float32)
     """
     shown = jnp.ones(hidden.shape[:-1], bool) if real is None else jnp.broadcast_to(real, hidden.shape[:-1])
-    weights = jnp.arange(1, hidden.shape[-2] + 1) - jnp.argmax(shown, axis=-1)[..., None]
+    weights = jnp.cumsum(shown, axis=-1)  # positions count no padding
     shown = shown if leave_out is None else shown & (weights > leave_out)
     return TOKEN_POOLS[pool](widen(hidden), shown, weights)
