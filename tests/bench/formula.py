@@ -9,6 +9,8 @@ import jax
 
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.encoder import MaskedLMConfig
+from flax_transformer.models.text.dense_first import DenseFirstTrunk
+from flax_transformer.models.text.pointer import PointerConfig
 from flax_transformer.nn import stack_depth
 from flax_transformer.parallel import path_name
 
@@ -19,15 +21,33 @@ def linear_parameters(tree, pattern=""):
     return sum(size for name, size in names if name.endswith("kernel") and re.search(pattern, name))
 
 
+def pair_width(cfg, *, one_by_one):
+    """Return the multiply-adds of a head for a query and a key: over the latents where tokens are decoded one by one,
+    and else over values that are filled up to the width of keys."""
+    if not hasattr(cfg, "latent"):
+        return 2 * cfg.width
+    if one_by_one:
+        return 2 * cfg.latent + cfg.rotary_width
+    return cfg.query_width + max(cfg.query_width, cfg.value_width)
+
+
+def copy_flops(model, rows, queries, memory):
+    """Count where a pointer-generator copies from: two projections, one head's attention, the gate."""
+    sizes = {name: linear_parameters(getattr(model, name)) for name in ("copy_query", "copy_key", "generate")}
+    linear = (sizes["copy_query"] + sizes["generate"]) * queries + sizes["copy_key"] * memory
+    return 2 * rows * (linear + queries * memory * (model.cfg.copy_width + model.cfg.encoder.block.embed))
+
+
 def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     """Count a stack of blocks; `pairs` of queries and keys in self-attention, T × T by default."""
     projected = linear_parameters(blocks, r"(^|\.)(cross|first)\.(key|value)\.")
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
     # What a window of three has no input for, at either end of a row.
     linear -= 2 * linear_parameters(blocks, r"branches\.narrow\.kernel") // 3
+    heads, width = stack_depth(blocks) * cfg.attention.heads, pair_width(cfg.attention, one_by_one=pairs is not None)
     pairs = queries * queries if pairs is None else pairs
     twice = 2 if hasattr(cfg, "wide") else 1  # a cell's two attentions to either side
-    products = twice * 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
+    products = twice * heads * (width * pairs + 2 * cfg.attention.width * queries * memory)
     weighted = stack_depth(blocks) * getattr(cfg.feedforward, "experts", 0) * cfg.embed * queries
     return 2 * rows * (linear + products + weighted)
 
@@ -39,6 +59,14 @@ def trunk_flops(trunk, cfg, rows, queries, memory=0, *, pairs=None):
     steps = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((cfg.depth, *leaf.shape), leaf.dtype), trunk.block)
     halts = cfg.depth * linear_parameters(trunk, r"(^|\.)halt\.") * queries
     return stack_flops(steps, cfg.block, rows, queries, memory, pairs=pairs) + 2 * rows * halts
+
+
+def causal_flops(trunk, cfg, rows, queries, *, pairs=None):
+    """Count a decoder, and the blocks with a dense layer below those with experts where there are some."""
+    stacks = [(trunk.blocks, cfg.block)]
+    if isinstance(trunk, DenseFirstTrunk):
+        stacks.append((trunk.dense_blocks, cfg.dense_block))
+    return sum(stack_flops(*stack, rows, queries, pairs=pairs) for stack in stacks)
 
 
 def projected_once(trunk, cfg, rows, memory):
@@ -71,7 +99,7 @@ def programs(model, config, rows, length, stages):
         return {"forward": stack + length * head, "train": 3 * (stack + guessed * head)}
     output, saved = 2 * rows * length * config.embedding.vocab * config.embedding.embed, 0
     if isinstance(config, CausalConfig):
-        stacks = [stack_flops(model.trunk.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
+        stacks = [causal_flops(model.trunk, config, rows, length, pairs=p) for p in (None, room(stages))]
         encoder, gates = 0, gate_flops(model.trunk.blocks, config.block, rows, length)
     else:
         gates = 0
@@ -80,5 +108,6 @@ def programs(model, config, rows, length, stages):
             trunk_flops(model.decoder, config.decoder, rows, length, length, pairs=p) for p in (None, room(stages))
         ]
         saved = projected_once(model.decoder, config.decoder, rows, length)
+        output += copy_flops(model, rows, length, length) if isinstance(config, PointerConfig) else 0
     whole, decoded = (encoder + stack + output for stack in stacks)
     return {"forward": whole + gates, "train": 3 * whole + 2 * gates - saved, "decode": decoded + gates - saved}

@@ -435,7 +435,7 @@ def make_text(folder: Path) -> None:
 def open_text(folder: Path) -> Any:
     pairs = ParallelText(root=str(folder), source="en", target="de").read("train")
     labelled = LabelledText(root=str(folder), labels=("0", "1")).read("validation")
-    return pairs, labelled, read_text(folder / "train.en.gz")
+    return [*pairs], [*labelled], read_text(folder / "train.en.gz")
 
 
 def make_arrays(folder: Path) -> None:
