@@ -22,6 +22,8 @@ SHORT = {"longformer", "lxmert", "mpnet", "roberta", "whisper"}
 
 FACTORS = {"dinov3_vit": {"jitter": 1.5}}
 """What is called as a rate is, and is a factor of at least 1."""
+REFUSED = {"mask2former": {"drop_path"}}
+"""What parts of a family refuse to drop: every layer of Mask2Former's decoder answers."""
 
 STILL = {"autoencoder-kl", "resnet"}
 """Families that draw nothing."""
@@ -38,8 +40,8 @@ def names(config):
 def dropping(folder):
     """Return the config of a checkpoint with everything dropped now and then that it can drop."""
     config = load(folder).pretrained.model.cfg
-    rates = {name: 0.3 for name in RATES if name in names(config)}
-    return with_fields(config, **rates | FACTORS.get(folder.name, {}))
+    rates = (names(config) & {*RATES}) - REFUSED.get(folder.name, set())
+    return with_fields(config, **dict.fromkeys(rates, 0.3) | FACTORS.get(folder.name, {}))
 
 
 def shaken(config):
