@@ -21,6 +21,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from flax_transformer.hub.fields import Fields, spelled
+from flax_transformer.listing import listed
 from flax_transformer.nn import AttentionConfig
 from flax_transformer.nn.config import configs_in
 
@@ -128,15 +129,31 @@ class ConfigTable:
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Make config.json's fields of our config; what it is besides, they do not say."""
+        """Make config.json's fields of our config; what it is besides, they do not say.
+
+        Raises:
+          ValueError: heads of several widths that are not D / N, for which config.json has one number.
+        """
         said, found = {}, _spelled(config)
         for name, way in self.ways.items():
             value = _first(found, way.ours)
             said[name] = self.defaults[name] if value is None else way.write(value)
         said |= dict(self.adds) | ({} if self.writes is None else dict(self.writes(config)))
-        narrow = {each.width for each in configs_in(config) if isinstance(each, AttentionConfig) and not _usual(each)}
-        own = not narrow or any("head_width" in _tuple(way.ours) for way in self.ways.values())
-        return said if own or HEAD_WIDTH in said else said | {HEAD_WIDTH: max(narrow)}
+        layers = [each for each in configs_in(config) if isinstance(each, AttentionConfig)]
+        if all(map(_usual, layers)) or HEAD_WIDTH in said or self._has_head_width:
+            return said
+        first, *others = dict.fromkeys(each.width for each in layers)
+        if others:
+            raise ValueError(
+                f"config.json has one width for all heads, {HEAD_WIDTH}, where they are not D / N wide, got "
+                f"{listed([first, *others])}"
+            )
+        return said | {HEAD_WIDTH: first}
+
+    @cached_property
+    def _has_head_width(self) -> bool:
+        """Whether the family has a field of its own for the width of heads."""
+        return any("head_width" in _tuple(way.ours) for way in self.ways.values())
 
 
 def _way(like: Any, ours: tuple[str, ...]) -> FieldMapping:
