@@ -72,7 +72,6 @@ class SegmentationImages:
         return Opened(
             spec=Spec(
                 uses=("image-segmentation",), classes=found.classes, image=(self.size, self.size, found.channels),
-                sizes={"outputs": len(found.classes)},
             ),
             batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
             validation=partial(once, found.splits["validation"], fixed),

@@ -8,6 +8,7 @@ from typing import Any
 from flax_transformer.frozen import frozen
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import HeadConfig
+from flax_transformer.models.vision.uper_head import ConvHeadConfig, MLPHeadConfig, UPerHeadConfig
 from flax_transformer.nn import EmbeddingConfig
 from flax_transformer.nn.config import configs_in
 
@@ -62,7 +63,7 @@ def sized(config: Any, spec: Spec) -> Any:
         changed["max_length"] = spec.length
     if isinstance(config, CausalConfig) and config.outputs is not None and spec.vocab is not None:
         changed["outputs"] = spec.vocab - (config.embedding.vocab - config.outputs)
-    if isinstance(config, HeadConfig) and spec.classes:
+    if isinstance(config, HeadConfig | UPerHeadConfig | MLPHeadConfig | ConvHeadConfig) and spec.classes:
         changed["outputs"] = len(spec.classes)
     if "classes" in changed and spec.classes:
         changed["classes"] = len(spec.classes)

@@ -99,7 +99,8 @@ def test_every_preset_of_pictures_is_sized_by_the_data(name):
     inputs |= {"mask": jnp.ones((2, 448, 448), bool)} if "mask" in inputs else {}
     hidden = jax.eval_shape(lambda model: model.hidden_states(**inputs), model)
     if hasattr(small, "head"):
-        assert jax.eval_shape(lambda model, hidden: model.output(hidden), model, hidden).shape == (2, 3)
+        pixels = hidden.shape[1:-1] if module_of(small).use == "image-segmentation" else ()  # each has scores
+        assert jax.eval_shape(lambda model, hidden: model.output(hidden), model, hidden).shape == (2, *pixels, 3)
 
 
 def families_tables(model):
