@@ -89,7 +89,13 @@ def with_backbone(family: Family, fields: Fields, prefix: str) -> Family:
         table=(*rows, *inner.architectures[name].head),
         ignored=(*family.ignored, *inner.ignored, rf"^{begin}(swin\.)?layernorm\."),
         renamed={rf"^{begin}swin\.(?=embeddings\.|encoder\.)": prefix, **family.renamed, **inner.renamed},
+        modules={**family.modules, **inner.modules, **_nested(inner.model_type, begin, prefix)},
     )
+
+
+def _nested(kind: str, begin: str, prefix: str) -> dict[str, str]:
+    """Return how modules of a Swin lie in a backbone of `transformers` 5: in one more, which files do not name."""
+    return {rf"^{begin}(?=embeddings\.|encoder\.)": f"{prefix}swin."} if kind == "swin" else {}
 
 
 @cache
