@@ -29,7 +29,7 @@ demo: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 demo: $(BIN)/.demo  ## train a translator of number words and try it
 	@$(BIN)/python experiments/translate_numbers.py --workdir runs/translate_numbers
 
-# A fortieth of the long tests is among them, another one every day; TURN=3 asks for one.
+# A sixtieth of the long tests is among them, another one every day; TURN=3 asks for one.
 test: $(BIN)/.dev  ## all tests that need no torch, but for the slow ones
 	@$(PYTEST) -m "not parity and not slow and not soak" $(TESTS)
 

@@ -36,9 +36,9 @@ FIRST = ("reliability", "parallel", "security", "launch", "task")
 """Folders of tests that take long, as they start processes or train: at the end they would keep one worker alone."""
 
 
-TURNS = 40
+TURNS = 60
 TURN = int(os.environ.setdefault("TURN", str(datetime.date.today().toordinal()))) % TURNS
-"""Which fortieth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
+"""Which sixtieth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
 
 
 def pytest_report_header():
