@@ -170,7 +170,7 @@ def test_what_was_given_is_kept_however_much_is_asked(gpt2, monkeypatch):
 def test_a_page_without_a_server_holds_every_view(gpt2, tmp_path):
     explorer, request = gpt2
     text = explorer.case(request).text
-    assert {"input", "look", "lens", "effects", "attribute"} == all_views(explorer, text).keys()
+    assert {"input", "look", "lens", "effects", "attribute", "tree"} == all_views(explorer, text).keys()
     page = write_page(explorer, tmp_path / "page.html", text).read_text()
     assert "connect-src" not in page
     assert "://" not in page.replace("http://www.w3.org/2000/svg", "")

@@ -45,6 +45,10 @@ UNABLE = {
         for name in ("deepseek_v3", "deepseek_v2")
         for rule in ("int8", "dynamic")
     },
+    **{
+        ("mask2former", rule): "queries, keys and values in one parameter are no module's weight, and are not written"
+        for rule in ("int8", "dynamic")
+    },
     ("dit", "dynamic"): "a layer that is stored once for each block comes back as layers that differ",
 }
 """What is known not to work yet."""
@@ -52,7 +56,7 @@ UNABLE = {
 
 @pytest.mark.rotates
 @pytest.mark.proves(
-    "kernels of few bits", "int8 of every family but GPT-NeoX and DeepSeek, written and read again exactly"
+    "kernels of few bits", "int8 of every family but GPT-NeoX, DeepSeek and Mask2Former, written and read again exactly"
 )
 @pytest.mark.parametrize("rule", RULES)
 def test_few_bits_are_near_and_come_back_exactly(request, golden, pretrained, given, rule, tmp_path):

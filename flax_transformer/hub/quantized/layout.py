@@ -14,9 +14,10 @@ from flax_transformer.nn.quantized import Quantized
 
 
 def is_matrix(entry: Entry) -> bool:
-    """Return whether a row is of kernels of linear layers, or of a table of tokens."""
+    """Return whether a row is of kernels of linear layers, or of a table of tokens: both are a module's `weight`."""
     if isinstance(entry.row.layout, Matrix):
-        return all(path.endswith("kernel") for path in entry.row.ours)
+        ours, theirs = ((*entry.row.ours,), "kernel"), (entry.names, ".weight")
+        return all(name.endswith(ending) for names, ending in (ours, theirs) for name in names)
     return entry.row.layout == Same() and entry.row.ours[0].endswith("token.embedding")
 
 

@@ -22,7 +22,8 @@ from flax_transformer.parallel import MeshConfig, make_mesh
 
 SCORES = (
     "logits", "prediction_logits", "start_logits", "itm_score", "logits_per_text", "question_answering_score",
-    "action_preds", "sample", "reconstruction", "text_embeds", "image_embeds", "last_hidden_state", "language_output",
+    "class_queries_logits", "action_preds", "sample", "reconstruction", "text_embeds", "image_embeds",
+    "last_hidden_state", "language_output",
 )  # fmt: skip
 """What of a model's output is its answer: the first that there is."""
 HEADS, SUBLAYERS, NEURONS = "head_outputs", "_output", "neurons"
