@@ -190,7 +190,7 @@ def tokens_of(inputs: Inputs) -> Any:
     """Return tokens, by name beside their positions and those of global ones where there are any."""
     named = {"positions": inputs.position_ids, "global_positions": inputs.global_positions}
     beside = {name: value for name, value in named.items() if value is not None}
-    return {"tokens": inputs.input_ids, **beside} if beside else inputs.input_ids
+    return {"tokens": inputs.tokens, **beside} if beside else inputs.tokens
 
 
 def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
@@ -236,7 +236,7 @@ def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:
 def causal_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
     """Run a decoder-only model."""
     return model.encode(
-        inputs.input_ids, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
+        inputs.tokens, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
         positions=inputs.position_ids, key=key,
     )  # fmt: skip
 
@@ -330,14 +330,13 @@ def shifted(inputs: Inputs, fields: Fields) -> Inputs:
     """Shift the source to the right as the decoder's input, where none is given, as BART does to restore a text.
 
     Raises:
-      ValueError: without `decoder_input_ids`, where config.json has no `decoder_start_token_id` to begin with.
+      ValueError: without `decoder_input_ids`, where there are no ids, or config.json has no `decoder_start_token_id`.
     """
     if inputs.decoder_input_ids is not None:
         return inputs
-    if fields.get("decoder_start_token_id") is None:
-        raise ValueError(
-            "an encoder-decoder needs decoder_input_ids, or decoder_start_token_id in config.json; got none"
-        )
+    if fields.get("decoder_start_token_id") is None or inputs.input_ids is None:
+        needed = "decoder_start_token_id in config.json" if inputs.inputs_embeds is None else "ids of the source"
+        raise ValueError(f"an encoder-decoder needs decoder_input_ids, or {needed}; got none")
     ids = jnp.roll(inputs.input_ids, 1, axis=-1).at[..., 0].set(fields.integer("decoder_start_token_id"))
     return replace(inputs, decoder_input_ids=ids)
 

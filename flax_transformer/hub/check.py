@@ -13,7 +13,8 @@ import numpy as np
 
 from flax_transformer.hub.call import all_alike, count_ends
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.inputs import EMBEDDED, Inputs
+from flax_transformer.nn.check import check_embeddings
 from flax_transformer.ops.mask_field import check_broadcast
 
 WORDS = {"token_type_ids": "token types", "position_ids": "positions"}
@@ -60,6 +61,18 @@ def check_ids(name: str, ids: Any, rows: Mapping[str, int]) -> None:
         raise ValueError(f"{words} must be in [{low}, {high}), {name} has {worst}")
 
 
+def check_embedded(embeddings: Any, model: Any) -> None:
+    """Refuse embeddings in the place of ids that are no floats [*B, T, D] of the table's width.
+
+    Raises:
+      ValueError: says what they are.
+    """
+    table = getattr(model.cfg, "source_embedding", None) or model.cfg.embedding
+    check_embeddings(embeddings, table.embed, EMBEDDED)
+    if 0 in embeddings.shape:
+        raise ValueError(f"a model is given at least one row of at least one token, {EMBEDDED} has {embeddings.shape}")
+
+
 def check_shapes(inputs: Inputs) -> None:
     """Refuse inputs that are not of the shape of the tokens they are about.
 
@@ -67,12 +80,13 @@ def check_shapes(inputs: Inputs) -> None:
       ValueError: says which.
     """
     for ids, others in (
-        (inputs.input_ids, ("attention_mask", "token_type_ids", "position_ids")),
+        (inputs.tokens, ("attention_mask", "token_type_ids", "position_ids")),
         (inputs.decoder_input_ids, ("decoder_attention_mask",)),
     ):
         for name in others:
             if ids is not None and (value := getattr(inputs, name)) is not None:
-                check_broadcast(name, value.shape, ids.shape)
+                shape = ids.shape if jnp.issubdtype(ids.dtype, jnp.integer) else ids.shape[:-1]
+                check_broadcast(name, value.shape, shape)
 
 
 def check_pixels(inputs: Inputs, fields: Fields, *, several: bool = False) -> None:
@@ -194,7 +208,10 @@ def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:
         for each in about:
             if each in rows and (ids := getattr(inputs, each)) is not None:
                 wrong = (ids < 0) | (ids >= rows[each])
-                inputs = replace(inputs, **{name: jnp.where(wrong, rows[name], getattr(inputs, name))})
+                if (found := getattr(inputs, name)) is not None:
+                    inputs = replace(inputs, **{name: jnp.where(wrong, rows[name], found)})
+                elif inputs.inputs_embeds is not None:
+                    inputs = replace(inputs, inputs_embeds=jnp.where(wrong[..., None], jnp.nan, inputs.inputs_embeds))
     return inputs
 
 

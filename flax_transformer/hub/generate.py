@@ -37,7 +37,7 @@ from flax_transformer.hub.assist import Assistant, check_assistant, make_assista
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generated import Generated, generated_of, sequences_of
-from flax_transformer.hub.generation_input import NOTHING, Given, Start, name_of, start_of
+from flax_transformer.hub.generation_input import NOTHING, Given, Start, is_embedded, name_of, start_of
 from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
@@ -54,6 +54,7 @@ def generate(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
+    inputs_embeds: Float[Array | np.ndarray, "B P D"] | None = None,
     pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
@@ -76,6 +77,8 @@ def generate(
 
     Args:
       pretrained: a `Pretrained` that is a language model.
+      inputs_embeds: embeddings in the place of `input_ids`, as `model.embedding.embed` gives them: of a prompt, after
+        which tokens follow that are returned alone, or of what an encoder reads.
       attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
       pixel_values: images, for a model that reads them; several of each row, or patches beside `image_grid_thw`, where
@@ -99,7 +102,7 @@ def generate(
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
-    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, _beside(settings))
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, inputs_embeds, _beside(settings))
     if return_dict_in_generate:
         settings.pop("output_scores", None)
     job, watch = _prepare(pretrained, given, key, settings, (assistant_model, process, past)), None
@@ -140,6 +143,7 @@ def stream_tokens(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
+    inputs_embeds: Float[Array | np.ndarray, "B P D"] | None = None,
     pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     global_attention_mask: Seen = None,
     key: Keys | None = None,
@@ -151,7 +155,7 @@ def stream_tokens(
     Raises:
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
-    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, _beside(settings))
+    given = Given(input_ids, attention_mask, pixel_values, global_attention_mask, inputs_embeds, _beside(settings))
     settings = {**settings, "prompt_lookup_num_tokens": None}
     return _stream(pretrained, _prepare(pretrained, given, key, settings), chunk)
 
@@ -161,6 +165,7 @@ def search_beams(
     input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
+    inputs_embeds: Float[Array | np.ndarray, "B P D"] | None = None,
     pixel_values: Float[Array | np.ndarray, "..."] | None = None,
     **settings: Any,
 ) -> tuple[Decoded, Candidates]:
@@ -169,7 +174,7 @@ def search_beams(
     Raises:
       ValueError: what `generate` raises; and settings without beams.
     """
-    given = Given(input_ids, attention_mask, pixel_values, others=_beside(settings))
+    given = Given(input_ids, attention_mask, pixel_values, None, inputs_embeds, _beside(settings))
     job = _prepare(pretrained, given, None, settings)
     if not isinstance(job.task.config, Beam):
         raise ValueError("beams are of a beam search: num_beams must be 2 at least, got no beams")
@@ -184,7 +189,7 @@ def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarra
         raise ValueError(f"contrastive search cannot be streamed, got penalty_alpha={task.config.alpha}")
     model = pretrained.decoder
     return stream(
-        Partial(type(model).step, model), _begin(model, task), jax.device_put(task.begun[:, -1]), task.config,
+        task.step(model), _begin(model, task), jax.device_put(task.begun[:, -1]), task.config,
         key=task.keys, process=task.process, grow=partial(_grow, task.before), chunk=chunk,
     )  # fmt: skip
 
@@ -207,6 +212,11 @@ class GenerationTask:
     """What keys and values in the cache are rounded to: see `nn.quantize_cache`."""
     past: Any = None
     """The cache of what all rows begin with, before `ids`."""
+
+    def step(self, model: Any) -> Callable:
+        """Return what decodes a token, or `NOTHING`, by which the last of a prompt's embeddings is meant."""
+        begun = self.start.continues and is_embedded(self.ids)
+        return Partial(_step_embedded, model, self.ids[:, -1]) if begun else Partial(type(model).step, model)
 
     @property
     def before(self) -> int:
@@ -238,11 +248,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     helped = check_assistant(pretrained, assistant, chosen)
     if settings.get("interpolate_pos_encoding") and given.pixel_values is None:
         raise ValueError(f"interpolate_pos_encoding is of images, a {name_of(pretrained)} is given none")
-    if given.global_attention_mask is not None:
-        pretrained.architecture.inputs.check(name_of(pretrained), ("input_ids", "global_attention_mask"))
-    if given.others:
-        known = pretrained.architecture.inputs
-        known.check(name_of(pretrained), (*known.needs, *given.others))
+    given.check(pretrained)
     model, start = pretrained.model, start_of(pretrained)
     read = start.read(pretrained, given, chosen)
     pretrained.check_rows(len(read.prompt))
@@ -262,20 +268,24 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     seen, padding = prompt, None
     if past is not None and (chosen.searches or assistant is not None):
         raise ValueError("a prompt that is read once goes without assistant_model and contrastive search")
+    if given.inputs_embeds is not None and (helped or past is not None):
+        raise ValueError("embeddings of a prompt go without past, assistant_model and prompt_lookup_num_tokens")
     rest = None if past is None else past.rest(read, model.cfg)
     if isinstance(read.tokens, np.ndarray):
         read, seen = start.pad(model.cfg, read)
-    if start.continues and read.mask is not None:
+    if start.continues and is_embedded(read.tokens):
+        seen = None
+    elif start.continues and read.mask is not None:
         padding = _on(read.mask).argmax(read.mask != 0, axis=1)
     constraints = chosen.constraints(prompt.shape[1])
-    source = read.tokens if read.mask is None else _on(read.mask).where(read.mask != 0, read.tokens, NOTHING)
-    process = make_process(constraints, seen, padding, count, source=source, any_numbers=chosen.do_sample)
+    process = make_process(constraints, seen, padding, count, source=read.ids, any_numbers=chosen.do_sample)
     process = compose(process, own)
     begun = prompt[:, -1:] if start.continues else prompt
     ids, mask = (read.source, read.mask) if rest is None else rest
     task = GenerationTask(start, ids, mask, begun, keys, chosen.config(count), process, chosen.cache,
                           None if past is None else past.cache)  # fmt: skip
-    return _Job(task, prompt, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
+    written = prompt[:, :0] if start.continues and is_embedded(ids) else prompt
+    return _Job(task, written, count, make_assistant(pretrained, assistant, chosen, read, seen) if helped else None)
 
 
 def _said(pretrained: Any) -> tuple[Fields, Fields]:
@@ -298,7 +308,7 @@ def run(model: Any, task: GenerationTask) -> Decoded:
         return _run_contrastive(model, task)
     cache = task.cache(model)
     options = {"process": task.process, "grow": partial(_grow, task.before)}
-    step, last = partial(type(model).step, model), jnp.asarray(task.begun)[:, -1]
+    step, last = task.step(model), jnp.asarray(task.begun)[:, -1]
     if isinstance(config, Sampling):
         return sample(step, cache, last, task.keys, config, **options)
     return greedy(step, cache, last, config, **options)
@@ -330,7 +340,7 @@ def _run_watched(model: Any, task: GenerationTask) -> tuple[Decoded, Candidates]
 def _run_beams(search: Callable, model: Any, task: GenerationTask) -> Any:
     """Run one of the two forms of beam search."""
     return search(
-        partial(type(model).step, model), task.cache(model, task.config.beams), jnp.asarray(task.begun)[:, -1],
+        task.step(model), task.cache(model, task.config.beams), jnp.asarray(task.begun)[:, -1],
         task.config, reorder=lambda cache, rows: cache.reorder(rows), process=task.process,
         grow=partial(_grow, task.before),
     )  # fmt: skip
@@ -339,6 +349,13 @@ def _run_beams(search: Callable, model: Any, task: GenerationTask) -> Any:
 @jax.jit
 def _begin(model: Any, task: GenerationTask) -> Any:
     return task.cache(model)
+
+
+def _step_embedded(model: Any, last: Array, cache: Any, token: Array) -> tuple[Array, Any]:
+    """Decode one token, or in the place of `NOTHING` the embedding that each prompt ends with."""
+    given = jnp.repeat(last, len(token) // len(last), axis=0)
+    own = model.embedding.embed(jnp.maximum(token, 0))
+    return model.step(cache, jnp.where((token == NOTHING)[:, None], given.astype(own.dtype), own))
 
 
 def _grow(before: int, cache: Any, length: int) -> Any:

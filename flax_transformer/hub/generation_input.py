@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.hub.call import images_of, tokens_of, visible
-from flax_transformer.hub.check import check_pixels
-from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.check import check_embedded, check_pixels
+from flax_transformer.hub.inputs import EMBEDDED, Inputs
 from flax_transformer.hub.settings import Settings
 from flax_transformer.nn import EmbeddingConfig
 
@@ -30,17 +30,29 @@ class GenerationInput(NamedTuple):
     """What is generated from."""
 
     source: Any
-    """What is read before anything is written: tokens [B, P], images [B, H, W, C], or both by name; tokens by name
-    beside their positions [B, P], and those of global ones [B, G]."""
+    """What is read before anything is written: tokens [B, P], embeddings in their place [B, P, D], images
+    [B, H, W, C], or both by name; tokens by name beside their positions [B, P], and those of global ones [B, G]."""
     mask: Int[Any, "B P"] | None
     """1 where the source has a token."""
     prompt: Int[Any, "B P"]
-    """What sequences begin with."""
+    """What sequences begin with; `NOTHING` in the place of tokens whose embeddings are given."""
 
     @property
     def tokens(self) -> Any:
-        """Those of the source."""
+        """Those of the source, or their embeddings."""
         return self.source["tokens"] if isinstance(self.source, dict) else self.source
+
+    @property
+    def ids(self) -> Any:
+        """The tokens of the source that constraints look at; None where their embeddings are given."""
+        if is_embedded(self.tokens):
+            return None
+        on = np if isinstance(self.tokens, np.ndarray) else jnp
+        return self.tokens if self.mask is None else on.where(self.mask != 0, self.tokens, NOTHING)
+
+    def seen_or_all(self) -> np.ndarray:
+        """Return the mask, 1 everywhere where there is none."""
+        return np.ones(self.tokens.shape[:2], np.int32) if self.mask is None else self.mask
 
     def padded(self, before: int, after: int, mask: np.ndarray) -> "GenerationInput":
         """Pad the tokens of the source."""
@@ -49,7 +61,7 @@ class GenerationInput(NamedTuple):
             each = {name: np.pad(self.source[name], widths) for name in ("tokens", "positions") if name in self.source}
             source = {**self.source, **each}
         else:
-            source = np.pad(self.source, widths)
+            source = np.pad(self.source, (*widths, *((0, 0),) * (self.source.ndim - 2)))
         return self._replace(source=source, mask=np.pad(mask, widths))
 
 
@@ -60,8 +72,23 @@ class Given(NamedTuple):
     attention_mask: Any = None
     pixel_values: Any = None
     global_attention_mask: Any = None
+    inputs_embeds: Any = None
     others: Mapping[str, Any] = MappingProxyType({})
     """What stands beside images, by name."""
+
+    def check(self, pretrained: Any) -> None:
+        """Refuse what is not for every model that generates, and embeddings beside tokens.
+
+        Raises:
+          ValueError: says what the model is given.
+        """
+        known, name = pretrained.architecture.inputs, name_of(pretrained)
+        if self.global_attention_mask is not None:
+            known.check(name, ("input_ids", "global_attention_mask"))
+        if self.inputs_embeds is not None:
+            known.check(name, (EMBEDDED, *(() if self.input_ids is None else ("input_ids",))))
+        if self.others:
+            known.check(name, (*known.needs, *self.others))
 
 
 @dataclass(frozen=True)
@@ -101,6 +128,39 @@ def name_of(pretrained: Any) -> str:
     return pretrained.config["architectures"][0]
 
 
+def is_embedded(tokens: Any) -> bool:
+    """Return whether these are embeddings in the place of tokens."""
+    return hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.floating)
+
+
+def read_embedded(pretrained: Any, given: Given) -> tuple[Any, Any]:
+    """Return embeddings in the place of tokens, [B, P, D], and the mask, on the host where they are known.
+
+    Raises:
+      ValueError: what are none.
+    """
+    embeddings = given.inputs_embeds
+    check_embedded(embeddings, pretrained.model)
+    if embeddings.ndim != 3:
+        raise ValueError(f"{EMBEDDED} to generate from must be [B, P, D], got {embeddings.shape}")
+    on = jnp if _placed(embeddings) or isinstance(given.attention_mask, jax.core.Tracer) else np
+    return on.asarray(embeddings), _mask(given.attention_mask, embeddings.shape[:2], EMBEDDED, on)
+
+
+def _placed(array: Any) -> bool:
+    """Return whether an array stays where it is: inside a transform, or on several devices."""
+    return isinstance(array, jax.core.Tracer) or (isinstance(array, jax.Array) and len(array.sharding.device_set) > 1)
+
+
+def _mask(mask: Any, shape: tuple[int, ...], name: str, on: Any) -> Any:
+    if mask is None:
+        return None
+    mask = on.asarray(mask)
+    if mask.shape != shape:
+        raise ValueError(f"attention_mask must have the shape of {name}, got {mask.shape} and {shape}")
+    return (mask != 0).astype(on.int32)
+
+
 def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tuple[Any, Any]:
     """Return ids and mask, on the host where they are known: so nothing but the loop is compiled.
 
@@ -114,10 +174,7 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
         isinstance(input_ids, list | tuple) and any(isinstance(x, str) for x in input_ids)
     ):
         raise ValueError(f"prompts are token ids: generate(**pretrained.tokenizer({input_ids!r:.60})), got texts")
-    placed = isinstance(input_ids, jax.core.Tracer) or (
-        isinstance(input_ids, jax.Array) and len(input_ids.sharding.device_set) > 1
-    )
-    on = jnp if placed or isinstance(attention_mask, jax.core.Tracer) else np
+    on = jnp if _placed(input_ids) or isinstance(attention_mask, jax.core.Tracer) else np
     ids = on.asarray(input_ids)
     if ids.ndim != 2 or 0 in ids.shape or ids.dtype.kind not in "iu":
         raise ValueError(
@@ -125,12 +182,8 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
             f"{ids.shape} and type {ids.dtype}"
         )
     pretrained.check_ids("input_ids", ids)
-    mask = None if attention_mask is None else on.asarray(attention_mask)
-    if mask is None and pad is not None:
-        mask = ids != pad
-    if mask is not None and mask.shape != ids.shape:
-        raise ValueError(f"attention_mask must have the shape of input_ids, got {mask.shape} and {ids.shape}")
-    return ids, None if mask is None else (mask != 0).astype(on.int32)
+    mask = ids != pad if attention_mask is None and pad is not None else attention_mask
+    return ids, _mask(mask, ids.shape, "input_ids", on)
 
 
 def read_images(pretrained: Any, given: Given) -> Any:
@@ -154,6 +207,10 @@ def _same_rows(ids: Any, images: Any) -> None:
 
 def _continued(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
+    if given.inputs_embeds is not None:
+        embeddings, mask = read_embedded(pretrained, given)
+        nothing = np.full(embeddings.shape[:2], NOTHING, np.int32)
+        return GenerationInput(embeddings, mask, nothing)
     ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
     return GenerationInput(ids, mask, ids)
 
@@ -187,6 +244,9 @@ def _continued_among(pretrained: Any, given: Given, settings: Settings) -> Gener
 
 def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
+    if given.inputs_embeds is not None:
+        embeddings, mask = read_embedded(pretrained, given)
+        return GenerationInput(embeddings, mask, _begin(len(embeddings), first_token(settings)))
     ids, mask = read_tokens(pretrained, given)
     on, prepare, chosen = np if isinstance(ids, np.ndarray) else jnp, pretrained.architecture.prepare, {}
     if given.global_attention_mask is not None:
@@ -248,23 +308,21 @@ def _begin(rows: int, token: int | None, on: Any = np, dtype: Any = np.int32) ->
 
 def _left(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:
     """Pad on the left. Positions count tokens alone, so that neither they nor what is seen change."""
-    ids, mask = read.tokens, read.mask
-    mask = np.ones_like(ids, np.int32) if mask is None else mask
+    mask, length = read.seen_or_all(), read.tokens.shape[1]
     if not mask.any(1).all():
         raise ValueError("a prompt has at least one token, got a row of attention_mask that is all 0")
     if not mask[:, -1].all():
         raise ValueError("prompts of a decoder-only model are padded on the left, got an attention_mask that ends in 0")
-    more = fitting(config.embedding, ids.shape[1], more=1) - ids.shape[1]  # the last token is not read with the others
+    more = fitting(config.embedding, length, more=1) - length  # the last token is not read with the others
     return read.padded(more, 0, mask), np.pad(read.prompt, ((0, 0), (more, 0)), constant_values=NOTHING)
 
 
 def _right(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:
     """Pad on the right, unless a row is all padding: it attends to all of it, be it more or less."""
-    ids, mask = read.tokens, read.mask
-    mask = np.ones_like(ids, np.int32) if mask is None else mask
+    mask, before = read.seen_or_all(), read.tokens.shape[1]
     table = getattr(config.encoder, "embedding", None) or config.source_embedding or config.embedding
-    length = fitting(table, ids.shape[1]) if mask.any(1).all() else ids.shape[1]
-    return read.padded(0, length - ids.shape[1], mask), read.prompt
+    length = fitting(table, before) if mask.any(1).all() else before
+    return read.padded(0, length - before, mask), read.prompt
 
 
 def _as_it_is(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:

@@ -22,6 +22,8 @@ class Inputs:
 
     input_ids: Any = None
     """Int [*B, T]."""
+    inputs_embeds: Any = None
+    """Float [*B, T, D]: embeddings in the place of `input_ids`, scaled where a model scales them, no positions."""
     attention_mask: Any = None
     """Int [*B, T]: 1 where there is a token, a sample or a frame, 0 where there is padding, on either side."""
     token_type_ids: Any = None
@@ -90,6 +92,11 @@ class Inputs:
     """Int [B]: the class that images are to be of; the number of classes stands for none."""
     timesteps: Any = None
     """Int [B, T]: where each step is in its episode."""
+
+    @property
+    def tokens(self) -> Any:
+        """What a model of texts takes: ids, or embeddings in their place."""
+        return self.input_ids if self.inputs_embeds is None else self.inputs_embeds
 
 
 HINTS = {
@@ -178,7 +185,9 @@ class Signature:
           ValueError: says which there are, and what was given.
         """
         wrong = [name for name in given if name not in self.needs + self.takes]
-        missing = [name for name in self.needs if name not in given]
+        if EMBEDDED in self.takes and {"input_ids", EMBEDDED} <= set(given):
+            raise ValueError(f"a {model} is given input_ids or {EMBEDDED} in their place, got both")
+        missing = [name for name in self.needs if name not in given and not (name == "input_ids" and EMBEDDED in given)]
         missing = [] if self.either and len(missing) < len(self.needs) else missing
         if wrong or missing:
             hint = next((f"; {HINTS[name]}" for name in wrong if name in HINTS), "")
@@ -188,9 +197,12 @@ class Signature:
             raise ValueError(f"a {model} is given {needed}{perhaps}; got {got}{hint}")
 
 
+EMBEDDED = "inputs_embeds"
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
+TEXT_OR_EMBEDDED = replace(TEXT, takes=(*TEXT.takes, EMBEDDED))
 LONG_TEXT = Signature(TEXT.needs, (*TEXT.takes, "global_attention_mask"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
+EMBEDDED_TO_TEXT = replace(TEXT_TO_TEXT, takes=(*TEXT_TO_TEXT.takes, EMBEDDED))
 LONG_TEXT_TO_TEXT = Signature(TEXT_TO_TEXT.needs, (*TEXT_TO_TEXT.takes, "global_attention_mask"))
 IMAGES = Signature(("pixel_values",))
 VIDEOS = Signature(IMAGES.needs, frames=True)

@@ -12,9 +12,9 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from flax_transformer.hub.adapter_choice import Names, choice_of, merged
 from flax_transformer.hub.call import ModelOutput
-from flax_transformer.hub.check import check_ids, check_key, check_pixels, check_shapes, poisoned
+from flax_transformer.hub.check import check_embedded, check_ids, check_key, check_pixels, check_shapes, poisoned
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.inputs import EMBEDDED, Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
 from flax_transformer.hub.unused import Unused
@@ -189,7 +189,7 @@ class Pretrained:
         key: PRNGKeyArray | None = None,
         **inputs: Shaped[Array | np.ndarray, "..."] | Sequence | None,
     ) -> ModelOutput:
-        """Run the model on token ids [B, T] or images [B, C, H, W]; compiled, and usable inside any other transform.
+        """Run the model on ids [B, T], embeddings [B, T, D] or images [B, C, H, W]; compiled, usable in transforms.
 
         Args:
           given: the first inputs, by position: `architecture.inputs.order`.
@@ -215,6 +215,8 @@ class Pretrained:
         for name in inputs:
             if name.endswith("_ids"):
                 self.check_ids(name, inputs[name])
+        if EMBEDDED in inputs:
+            check_embedded(inputs[EMBEDDED], self.model)
         if self.architecture.prepare is not None:
             inputs = self.architecture.prepare(inputs, self.config)
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 from safetensors.numpy import save_file
 
@@ -39,10 +38,7 @@ def prompt_cache(model: Any, prompt: Float[Array, "P D"]) -> Any:
     width = model.cfg.embedding.embed
     if prompt.ndim != 2 or prompt.shape[1] != width or not len(prompt):
         raise ValueError(f"a prompt has embeddings of the model's width, [P, {width}], got {prompt.shape}")
-    reader = jax.tree.map(lambda leaf: leaf, model)  # the tokens of whose table are the virtual ones
-    reader.embedding.token.embedding = nnx.Param(prompt)
-    count = len(prompt)
-    return reader.read(jnp.arange(count)[None], jnp.zeros((1, count), bool))[1]
+    return model.read(prompt[None], jnp.zeros((1, len(prompt)), bool))[1]
 
 
 def prefix_cache(model: Any, prefix: Float[Array, "P L 2 K H"]) -> Any:

@@ -1,8 +1,9 @@
 """A decoder-only language model: GPT-2, Llama and their kin are choices of its config.
 
-What stands before a text without being of it, an image's states, is its prefix.
+What stands before a text without being of it, an image's states, is its prefix. All methods but `extend` also take
+embeddings in the place of tokens, as `model.embedding.embed` gives them.
 
-Axes: B batch, T positions, P positions of a prefix or a prompt, D width, V vocabulary.
+Axes: B batch, T positions, P positions of a prefix or a prompt, D width, E width of embeddings, V vocabulary.
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.causal_cache import CausalCache, ends_of
@@ -124,7 +125,7 @@ class Causal(ReadsTokens, Module):
 
     def encode(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T E"],
         *,
         mask: Mask | None = None,
         types: Int[Array, "*#B T"] | None = None,
@@ -184,7 +185,7 @@ class Causal(ReadsTokens, Module):
 
     def hidden_states(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T E"],
         *,
         lengths: Int[Array, "*B"] | None = None,
         segments: Int[Array, "*#B T"] | None = None,
@@ -217,7 +218,7 @@ class Causal(ReadsTokens, Module):
 
     def observe(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T E"],
         *,
         lengths: Int[Array, "*B"] | None = None,
         segments: Int[Array, "*#B T"] | None = None,
@@ -238,7 +239,7 @@ class Causal(ReadsTokens, Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T E"],
         *,
         mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
@@ -255,7 +256,7 @@ class Causal(ReadsTokens, Module):
 
     def prefill(
         self,
-        tokens: Int[Array, "B P"],
+        tokens: Int[Array, "B P"] | Float[Array, "B P E"],
         padding: Bool[Array, "B P"] | None = None,
         *,
         prefix: Float[Array, "B S D"] | None = None,
@@ -278,22 +279,20 @@ class Causal(ReadsTokens, Module):
 
     def read(
         self,
-        tokens: Int[Array, "B P"],
+        tokens: Int[Array, "B P"] | Float[Array, "B P E"],
         padding: Bool[Array, "B P"] | None = None,
         *,
         prefix: Float[Array, "B S D"] | None = None,
         prefix_lengths: Int[Array, "B"] | None = None,
     ) -> tuple[Float[Array, "B P D"], CausalCache]:
         """Read prompts as `prefill` does: their last hidden states, and the cache to go on from."""
-        if padding is not None and (padding.shape != tokens.shape or padding.dtype != bool):
+        shape = tokens.shape[:2]
+        if padding is not None and (padding.shape != shape or padding.dtype != bool):
             raise ValueError(
-                f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
+                f"padding must be booleans of the tokens' shape {shape}, True where there is no token, got "
                 f"{padding.dtype} of {padding.shape}"
             )
-        if prefix is None:
-            x, cache = None, self.init_cache(*tokens.shape)
-        else:
-            x, cache = self._read_prefix(prefix, tokens.shape[1])
+        x, cache = (None, self.init_cache(*shape)) if prefix is None else self._read_prefix(prefix, shape[1])
         if tokens.shape[1]:
             seen = Mask()
             if prefix_lengths is not None:
@@ -302,7 +301,7 @@ class Causal(ReadsTokens, Module):
         return x, cache
 
     def read_on(
-        self, cache: CausalCache, tokens: Int[Array, "B T"], padding: Bool[Array, "B T"]
+        self, cache: CausalCache, tokens: Int[Array, "B T"] | Float[Array, "B T E"], padding: Bool[Array, "B T"]
     ) -> tuple[Float[Array, "B T D"], CausalCache]:
         """Read more after what one row has read, in each row something else: their last hidden states, and the cache.
 
@@ -327,9 +326,9 @@ class Causal(ReadsTokens, Module):
         return x, replace(empty, layers=layers, index=at + P, prefix=P).grow(length)
 
     def _advance(
-        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None, *, inside: bool = False
+        self, tokens: Array, cache: CausalCache, mask: Mask | None = None, *, inside: bool = False
     ) -> tuple[Float[Array, "R T D"], CausalCache]:
-        positions, seen = cache.places(*tokens.shape)
+        positions, seen = cache.places(*tokens.shape[:2])
         if inside and self.cfg.embedding.position == "learned":
             positions = jnp.minimum(positions, self.cfg.embedding.max_length - 1)
         x = self.embedding(tokens, positions=positions)
@@ -355,10 +354,10 @@ class Causal(ReadsTokens, Module):
         cache = replace(self.init_cache(*x.shape[:2]), padding=padding, shift=positions.max((1, 2)) + 1 - count)
         return self._extend(x, cache, positions, cache.places(*x.shape[:2])[1])
 
-    def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
+    def step(self, cache: CausalCache, token: Shaped[Array, "R *E"]) -> tuple[Float[Array, "R V"], CausalCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
-        if token.ndim != 1:
-            raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
+        if token.ndim != 1 + jnp.issubdtype(token.dtype, jnp.floating):
+            raise ValueError(f"a step takes one token a row, [R], or its embedding, [R, E], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
 

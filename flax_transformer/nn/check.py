@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 _KEPT = {
@@ -55,6 +56,13 @@ def check_ids(what: str, ids: Any) -> None:
     if not jnp.issubdtype(getattr(ids, "dtype", bool), jnp.integer) or ids.ndim < 1:
         kind = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(ids)
         raise ValueError(f"{what} must be an array [*B, T] of whole numbers, got {kind}")
+
+
+def check_embeddings(embeddings: Any, width: int, what: str = "embeddings in the place of tokens") -> None:
+    """Raise ValueError unless these are embeddings [*B, T, D] of a table's width in floating point."""
+    dtype, shape = getattr(embeddings, "dtype", np.dtype(bool)), jnp.shape(embeddings)
+    if not jnp.issubdtype(dtype, jnp.floating) or len(shape) < 2 or shape[-1] != width:
+        raise ValueError(f"{what} must be floats [*B, T, {width}], as wide as the token table, got {dtype} of {shape}")
 
 
 def check_positions(positions: Any, model: Any) -> None:

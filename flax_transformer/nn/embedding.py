@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.check import check_ids, check_length
+from flax_transformer.nn.check import check_embeddings, check_ids, check_length
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.module import Module
@@ -117,7 +117,7 @@ class Embedding(Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T D"],
         *,
         positions: Int[Array, "*#B T"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
@@ -129,31 +129,34 @@ class Embedding(Module):
         An id that a table has no row for, be it of a token, a position or a type, gives NaN.
 
         Args:
+          tokens: ids, or embeddings in their place, as `embed` gives them; positions, types and the norm are added.
           positions: of the tokens; 0, 1, … by default.
           types: of the tokens, where there are types; 0 by default, and none where they are tokens themselves.
           table: whose token table to look up in; its own by default.
           key: for dropout; None means none.
 
         Raises:
-          ValueError: when there are more tokens than a learned table has positions, types where there are none, or
-            shapes that do not fit.
+          ValueError: when there are more tokens than a learned table has positions, types where there are none,
+            embeddings of another width, or shapes that do not fit.
         """
-        cfg = self.cfg
+        cfg, embedded = self.cfg, jnp.issubdtype(getattr(tokens, "dtype", bool), jnp.floating)
         tokens, positions, types = self._checked(tokens, positions, types, table)
+        length = tokens.shape[-2 if embedded else -1]
         if cfg.position == "learned":
-            check_length(tokens.shape[-1], cfg.max_length)
+            check_length(length, cfg.max_length)
         if positions is None:
-            positions = jnp.arange(tokens.shape[-1])
-        tokens = constrain(tokens, "batch", "length")
+            positions = jnp.arange(length)
         # Added up in float32, rounded once; so their gradients are too, also where one row serves the whole batch.
-        x = widen(constrain((self if table is None else table).take(tokens), "batch", "length", None))
-        x = checkpoint_name(x, "token_embedding")
-        x = x * math.sqrt(cfg.embed) if cfg.scaled else x
+        if embedded:
+            x = widen(constrain(tokens, "batch", "length", None))
+        else:
+            tokens = constrain(tokens, "batch", "length")
+            x = self.embed(tokens, table=table)
         if cfg.position == "learned":
             x = x + lookup(self.position.embedding[...], positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
             places = SINUSOIDS[cfg.position](positions + cfg.offset, cfg.embed)
-            if cfg.position == "sinusoidal_spanning" and cfg.offset:
+            if cfg.position == "sinusoidal_spanning" and cfg.offset and not embedded:
                 places = jnp.where((tokens == cfg.offset - 1)[..., None], 0, places)
             x = x + places
         if cfg.types == "token":
@@ -165,12 +168,27 @@ class Embedding(Module):
         x = dropout(x.astype(cfg.precision.residual), cfg.dropout, key)
         return x if cfg.project is None else self.project(x)
 
+    def embed(self, tokens: Int[Array, "*B T"], *, table: "Embedding | None" = None) -> Float[Array, "*B T D"]:
+        """Embed tokens alone, scaled where the model scales them: what may stand in their place in a call.
+
+        In float32, which a call rounds once at its end.
+
+        Args:
+          table: whose token table to look up in; its own by default.
+        """
+        x = widen(constrain((self if table is None else table).take(tokens), "batch", "length", None))
+        x = checkpoint_name(x, "token_embedding")
+        return x * math.sqrt(self.cfg.embed) if self.cfg.scaled else x
+
     def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:
         """Raise ValueError for what does not fit; send ids before a table, which count from its end, beyond it."""
         if types is not None and not self.cfg.types:
             raise ValueError("an embedding without types must not be given any, got types of tokens")
         if table is None and not self.cfg.own_table:
             raise ValueError("an embedding with own_table=False needs the `table` of another at each call, got none")
+        if jnp.issubdtype(getattr(tokens, "dtype", bool), jnp.floating):
+            check_embeddings(tokens, self.cfg.embed)
+            return [tokens, *self._checked(jnp.zeros(tokens.shape[:-1], jnp.int32), positions, types, self)[1:]]
         checked, first = [], {"tokens": 0, "types": 0}
         if self.cfg.position == "learned":
             first["positions"] = -self.cfg.offset

@@ -9,7 +9,7 @@ from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_mo
 from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import TEXT_TO_TEXT
+from flax_transformer.hub.inputs import EMBEDDED_TO_TEXT, TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding, linear, norm
@@ -68,8 +68,10 @@ def architectures(
         rate, outputs = fields.number("classifier_dropout", 0.0), fields.labels if named else 3
         return classifier(fields, outputs=outputs, pool="last", dense="tanh", dropout=rate, dropout_first=True)
 
-    options = {"inputs": TEXT_TO_TEXT, **options}
-    above = {"at": "backbone.", "ignored": LARGER, **options}
+    # What is made of ids before a call is made of nothing else.
+    alone_takes = TEXT_TO_TEXT if "prepare" in options else EMBEDDED_TO_TEXT
+    above = {"at": "backbone.", "ignored": LARGER, "inputs": TEXT_TO_TEXT, **options}
+    options = {"inputs": alone_takes, **options}
     made = {
         GENERATION: Architecture(read, seq2seq_lm, BIAS, uses=("text2text-generation",), **options),
         MODEL: Architecture(

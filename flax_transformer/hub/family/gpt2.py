@@ -6,6 +6,7 @@ from typing import Any
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import TEXT_OR_EMBEDDED
 from flax_transformer.hub.registration import LOOKED_UP, Architecture, Family
 from flax_transformer.hub.table import embedding, linear, matrix, norm
 from flax_transformer.models.causal import CausalConfig
@@ -86,8 +87,10 @@ FAMILIES = {
     "gpt2": Family(
         model_type="gpt2",
         architectures={
-            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("text-generation",)),
-            "GPT2Model": Architecture(read, causal_model, base=True, uses=("feature-extraction",)),
+            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("text-generation",), inputs=TEXT_OR_EMBEDDED),
+            "GPT2Model": Architecture(
+                read, causal_model, base=True, uses=("feature-extraction",), inputs=TEXT_OR_EMBEDDED
+            ),
             "GPT2ForSequenceClassification": Architecture(
                 _sequence, causal_classifier, linear("head.output", "score"), at="backbone.", uses=("classification",)
             ),

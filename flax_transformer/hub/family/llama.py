@@ -8,6 +8,7 @@ from typing import Any
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import TEXT_OR_EMBEDDED
 from flax_transformer.hub.layer_types import FULL, SLIDING, Window, depth_of, read_window, write_window
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
@@ -213,10 +214,11 @@ def architectures(
     return {
         "ForCausalLM": Architecture(
             read, causal_lm, embedding("head.token", "lm_head") if output is None else output,
-            uses=("text-generation",),
+            uses=("text-generation",), inputs=TEXT_OR_EMBEDDED,
         ),
         "Model": Architecture(
             partial(_headless, read), causal_model, base=True, ignored=(unread,), uses=("feature-extraction",),
+            inputs=TEXT_OR_EMBEDDED,
         ),
         "ForSequenceClassification": Architecture(
             last, causal_classifier, score, **above, uses=("classification",)

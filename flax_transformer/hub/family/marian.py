@@ -11,7 +11,7 @@ import numpy as np
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import TEXT_TO_TEXT
+from flax_transformer.hub.inputs import EMBEDDED_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding
@@ -116,13 +116,15 @@ FAMILIES = {
     "marian": Family(
         model_type="marian",
         architectures={
-            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("text2text-generation",)),
+            "MarianMTModel": Architecture(
+                read, seq2seq_lm, BIAS, inputs=EMBEDDED_TO_TEXT, uses=("text2text-generation",)
+            ),
             "MarianModel": Architecture(
                 _model,
                 seq2seq_model,
                 base=True,
                 ignored=("^final_logits_bias$",),
-                inputs=TEXT_TO_TEXT,
+                inputs=EMBEDDED_TO_TEXT,
                 uses=("feature-extraction",),
             ),
         },

@@ -16,7 +16,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import ACTIVATIONS, Fields, spelled
-from flax_transformer.hub.inputs import TEXT_TO_TEXT
+from flax_transformer.hub.inputs import EMBEDDED_TO_TEXT, TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, TensorRow, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
@@ -220,9 +220,11 @@ def _classifier(
 BOTH = {"inputs": TEXT_TO_TEXT}
 LAST = {"pool": "last", "dense": "tanh", "dropout_first": True}
 ARCHITECTURES = {
-    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, **BOTH,
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, inputs=EMBEDDED_TO_TEXT,
         uses=("text2text-generation",)),
-    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, **BOTH, uses=("feature-extraction",)),
+    "Model": Architecture(
+        _model, seq2seq_model, base=True, ignored=HEAD, inputs=EMBEDDED_TO_TEXT, uses=("feature-extraction",)
+    ),
     "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("feature-extraction",)),
     "ForSequenceClassification": _classifier(
         _model, seq2seq_classifier, CLASSES, LAST, check=check_ends, ignored=HEAD, **BOTH, uses=("classification",)
