@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from flax_transformer.decode import Decoded, Draft, Drafted, assisted, lookup_draft, model_draft
-from flax_transformer.hub.generation_input import NOTHING, GenerationInput, name_of, start_of
+from flax_transformer.hub.generation_input import NOTHING, GenerationInput, start_of
+from flax_transformer.hub.given import name_of
 from flax_transformer.hub.settings import Settings
 from flax_transformer.nn import own_tables
 

@@ -37,7 +37,8 @@ from flax_transformer.hub.assist import Assistant, check_assistant, make_assista
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generated import Generated, generated_of, sequences_of
-from flax_transformer.hub.generation_input import NOTHING, Given, Start, is_embedded, name_of, start_of
+from flax_transformer.hub.generation_input import NOTHING, Start, start_of
+from flax_transformer.hub.given import OTHERS, Given, is_embedded, name_of
 from flax_transformer.hub.past import Past
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.streamer import Watch
@@ -115,8 +116,8 @@ def generate(
 
 
 def _beside(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take what stands beside images out of the settings."""
-    found = {name: settings.pop(name) for name in ("image_grid_thw", "mm_token_type_ids") if name in settings}
+    """Take what else models are given out of the settings: what stands beside images, and states to look at."""
+    found = {name: settings.pop(name) for name in OTHERS if name in settings}
     return {name: value for name, value in found.items() if value is not None}
 
 

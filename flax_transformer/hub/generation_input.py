@@ -4,9 +4,8 @@ Axes: B rows, P prompt tokens, I images of a row, H W height and width in pixels
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.hub.call import images_of, tokens_of, visible
-from flax_transformer.hub.check import check_embedded, check_pixels
-from flax_transformer.hub.inputs import EMBEDDED, Inputs
+from flax_transformer.hub.call import tokens_of, visible
+from flax_transformer.hub.check import check_pixels
+from flax_transformer.hub.given import (
+    Given,
+    is_embedded,
+    is_placed,
+    name_of,
+    read_embedded,
+    read_images,
+    read_mask,
+    read_tokens,
+)
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings
 from flax_transformer.nn import EmbeddingConfig
+from flax_transformer.nn.check import check_hidden
 
 SHORTEST = 32
 """Length that shorter prompts are padded to."""
@@ -65,32 +75,6 @@ class GenerationInput(NamedTuple):
         return self._replace(source=source, mask=np.pad(mask, widths))
 
 
-class Given(NamedTuple):
-    """What somebody gives."""
-
-    input_ids: Any = None
-    attention_mask: Any = None
-    pixel_values: Any = None
-    global_attention_mask: Any = None
-    inputs_embeds: Any = None
-    others: Mapping[str, Any] = MappingProxyType({})
-    """What stands beside images, by name."""
-
-    def check(self, pretrained: Any) -> None:
-        """Refuse what is not for every model that generates, and embeddings beside tokens.
-
-        Raises:
-          ValueError: says what the model is given.
-        """
-        known, name = pretrained.architecture.inputs, name_of(pretrained)
-        if self.global_attention_mask is not None:
-            known.check(name, ("input_ids", "global_attention_mask"))
-        if self.inputs_embeds is not None:
-            known.check(name, (EMBEDDED, *(() if self.input_ids is None else ("input_ids",))))
-        if self.others:
-            known.check(name, (*known.needs, *self.others))
-
-
 @dataclass(frozen=True)
 class Start:
     """How a kind of model begins to generate."""
@@ -121,78 +105,6 @@ def fitting(table: EmbeddingConfig, length: int, more: int = 0) -> int:
     """Pad a length, but not beyond the positions of a learned table."""
     limit = table.max_length + more if table.position == "learned" else math.inf
     return max(length, min(padded_length(length), limit))
-
-
-def name_of(pretrained: Any) -> str:
-    """Name the class of a checkpoint."""
-    return pretrained.config["architectures"][0]
-
-
-def is_embedded(tokens: Any) -> bool:
-    """Return whether these are embeddings in the place of tokens."""
-    return hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.floating)
-
-
-def read_embedded(pretrained: Any, given: Given) -> tuple[Any, Any]:
-    """Return embeddings in the place of tokens, [B, P, D], and the mask, on the host where they are known.
-
-    Raises:
-      ValueError: what are none.
-    """
-    embeddings = given.inputs_embeds
-    check_embedded(embeddings, pretrained.model)
-    if embeddings.ndim != 3:
-        raise ValueError(f"{EMBEDDED} to generate from must be [B, P, D], got {embeddings.shape}")
-    on = jnp if _placed(embeddings) or isinstance(given.attention_mask, jax.core.Tracer) else np
-    return on.asarray(embeddings), _mask(given.attention_mask, embeddings.shape[:2], EMBEDDED, on)
-
-
-def _placed(array: Any) -> bool:
-    """Return whether an array stays where it is: inside a transform, or on several devices."""
-    return isinstance(array, jax.core.Tracer) or (isinstance(array, jax.Array) and len(array.sharding.device_set) > 1)
-
-
-def _mask(mask: Any, shape: tuple[int, ...], name: str, on: Any) -> Any:
-    if mask is None:
-        return None
-    mask = on.asarray(mask)
-    if mask.shape != shape:
-        raise ValueError(f"attention_mask must have the shape of {name}, got {mask.shape} and {shape}")
-    return (mask != 0).astype(on.int32)
-
-
-def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tuple[Any, Any]:
-    """Return ids and mask, on the host where they are known: so nothing but the loop is compiled.
-
-    Args:
-      pad: the token that is padding where no mask is given, as Hugging Face infers it.
-    """
-    input_ids, attention_mask = given.input_ids, given.attention_mask
-    if input_ids is None:
-        raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got none")
-    if isinstance(input_ids, str) or (
-        isinstance(input_ids, list | tuple) and any(isinstance(x, str) for x in input_ids)
-    ):
-        raise ValueError(f"prompts are token ids: generate(**pretrained.tokenizer({input_ids!r:.60})), got texts")
-    on = jnp if _placed(input_ids) or isinstance(attention_mask, jax.core.Tracer) else np
-    ids = on.asarray(input_ids)
-    if ids.ndim != 2 or 0 in ids.shape or ids.dtype.kind not in "iu":
-        raise ValueError(
-            "prompts are one or more rows of at least one token, whole numbers [B, P], got an array of shape "
-            f"{ids.shape} and type {ids.dtype}"
-        )
-    pretrained.check_ids("input_ids", ids)
-    mask = ids != pad if attention_mask is None and pad is not None else attention_mask
-    return ids, _mask(mask, ids.shape, "input_ids", on)
-
-
-def read_images(pretrained: Any, given: Given) -> Any:
-    """Return images with channels last."""
-    if given.pixel_values is None:
-        raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
-    inputs = Inputs(pixel_values=jnp.asarray(given.pixel_values))
-    check_pixels(inputs, pretrained.config)
-    return images_of(inputs)
 
 
 def _words(pretrained: Any, given: Given) -> None:
@@ -287,6 +199,25 @@ def _asked(pretrained: Any, given: Given, settings: Settings) -> GenerationInput
     return GenerationInput({"tokens": ids, "images": images}, mask, _begin(len(ids), first_token(settings)))
 
 
+def _words_after_states(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
+    """Read the states to look at, [B, S, W], and what texts begin with: the start token, where nothing is said."""
+    states, mask = given.others.get("encoder_hidden_states"), given.others.get("encoder_attention_mask")
+    if states is None:
+        raise ValueError(f"a {name_of(pretrained)} looks at encoder_hidden_states, got none")
+    on = jnp if is_placed(states) else np
+    states = on.asarray(states)
+    check_hidden(states, pretrained.model.cfg.encoder.embed, "encoder_hidden_states")
+    begun = (
+        given if given.input_ids is not None else given._replace(input_ids=_begin(len(states), first_token(settings)))
+    )
+    ids, seen = read_tokens(pretrained, begun)
+    if len(ids) != len(states):
+        raise ValueError(f"there must be a prompt for each row of states, got {len(ids)} and {len(states)}")
+    if seen is not None and not isinstance(seen, jax.core.Tracer) and not seen.all():
+        raise ValueError("prompts beside states are of one length, got an attention_mask with 0")
+    return GenerationInput(states, read_mask(mask, states.shape[:2], "encoder_hidden_states", on), ids)
+
+
 def first_token(settings: Settings) -> int:
     """Return the token that an encoder-decoder begins to write with.
 
@@ -363,6 +294,7 @@ STARTS = {
     ("text-generation", "image and text"): Start(_continued_beside, **CONTINUE),
     ("text-generation", "images among text"): Start(_continued_among, **CONTINUE),
     ("text2text-generation", "text"): Start(_answered, _right, **RESPOND),
+    ("text2text-generation", "states and text"): Start(_words_after_states, _as_it_is, **RESPOND),
     ("text2text-generation", "image"): Start(_image_words, _as_it_is, **RESPOND),
     ("text2text-generation", "image and text"): Start(_words_after_image, _as_it_is, **RESPOND),
     ("text2text-generation", "image and question"): Start(_asked, _right, **RESPOND),
@@ -381,6 +313,8 @@ def start_of(pretrained: Any) -> Start:
     if "pixel_values" in needs:
         text = " and question" if "decoder_input_ids" in needs else " and text"
         reads = "image" + (text if "input_ids" in needs else "")
+    if "encoder_hidden_states" in needs:
+        reads = "states and text"
     found = next((STARTS[use, reads] for use in known.uses if (use, reads) in STARTS), None)
     if found is None:
         raise ValueError(f"a {name_of(pretrained)} generates no text: it is no language model")

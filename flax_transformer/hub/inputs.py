@@ -42,6 +42,10 @@ class Inputs:
     """Int [B, T]: the positions of those, of a model that does not count padding; a call finds them of the ids."""
     decoder_attention_mask: Any = None
     """Int [B, T]."""
+    encoder_hidden_states: Any = None
+    """Float [B, S, W]: the states that a decoder by itself looks at."""
+    encoder_attention_mask: Any = None
+    """Int [B, S]: 1 where there is one, 0 where there is padding."""
     pixel_values: Any = None
     """Float [B, C, H, W]: images as a processor gives them; models of this package take them as [B, H, W, C].
     [B, I, C, H, W] where a row may have several, and of videos, taken as [B, I, H, W, C]."""
@@ -204,6 +208,11 @@ LONG_TEXT = Signature(TEXT.needs, (*TEXT.takes, "global_attention_mask"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 EMBEDDED_TO_TEXT = replace(TEXT_TO_TEXT, takes=(*TEXT_TO_TEXT.takes, EMBEDDED))
 LONG_TEXT_TO_TEXT = Signature(TEXT_TO_TEXT.needs, (*TEXT_TO_TEXT.takes, "global_attention_mask"))
+STATES_TO_TEXT = Signature(
+    ("input_ids", "encoder_hidden_states"), ("attention_mask", "position_ids", "encoder_attention_mask"),
+    order=("input_ids", "attention_mask"),
+)  # fmt: skip
+"""Of decoders that are given the states they look at."""
 IMAGES = Signature(("pixel_values",))
 VIDEOS = Signature(IMAGES.needs, frames=True)
 TOWERS = Signature((*TEXT.needs, *IMAGES.needs), ("attention_mask", "position_ids"), either=True)

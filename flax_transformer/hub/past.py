@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from flax_transformer.hub.generation_input import GenerationInput, fitting, name_of, start_of
+from flax_transformer.hub.generation_input import GenerationInput, fitting, start_of
+from flax_transformer.hub.given import name_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from safetensors.numpy import save_file
 
 from flax_transformer.hub.adapter import ADAPTER, WEIGHTS, read_adapter
 from flax_transformer.hub.file import open_file
-from flax_transformer.hub.generation_input import name_of, start_of
+from flax_transformer.hub.generation_input import start_of
+from flax_transformer.hub.given import name_of
 from flax_transformer.hub.past import Past
 
 PROMPTS = ("PROMPT_TUNING", "P_TUNING")

@@ -152,6 +152,8 @@ class Family:
     for ignored: a masked autoencoder as a ViT."""
     composed: Callable[[Fields], "Family"] | None = None
     """`composed(fields)`: the family as it is for one config.json, where its parts are of families that this names."""
+    looks: Callable[[], "Family"] | None = None
+    """`looks()`: the family of its decoders that look at given states, whose config.json has `add_cross_attention`."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

@@ -56,6 +56,8 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
     if not isinstance(kind, str) or kind not in families():
         raise ValueError(f"config.json has model_type={kind!r}; supported are {listed(families(), 60)}")
     family = families()[kind]
+    if family.looks is not None and config.get("add_cross_attention") is True:
+        family = family.looks()
     named = config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise ValueError(

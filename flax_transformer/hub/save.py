@@ -30,6 +30,7 @@ from flax_transformer.hub.stored_config import without_model_type
 from flax_transformer.hub.weights import resolve, tensors_of
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract
+from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.sentence import SentenceEncoderConfig
 
 
@@ -130,6 +131,9 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
       ValueError: an unknown architecture, or a model that it cannot be.
     """
     family, known = find_architecture(architecture)
+    if family.looks is not None and isinstance(model.cfg, Seq2SeqConfig):
+        family = family.looks()
+        known = family.architectures.get(architecture, known)
     model = model if family.adopt is None else family.adopt(model)
     head, backbone, said = getattr(model.cfg, "head", None), model.cfg, {}
     if isinstance(model.cfg, SentenceEncoderConfig) and "sentence-similarity" not in known.uses:

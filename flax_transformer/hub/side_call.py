@@ -1,6 +1,7 @@
-"""How models that write about images are called with Hugging Face's keyword names.
+"""How models of an encoder and a decoder of two families are called with Hugging Face's keyword names, and decoders
+that are given the states they look at.
 
-Axes: B images, T tokens.
+Axes: B rows, T tokens.
 """
 
 from typing import Any
@@ -17,14 +18,17 @@ from flax_transformer.ops.split_keys import split_keys
 DECODED = ("decoder_attentions", "cross_attentions")
 
 
-def image_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Return logits of the token after each of the target, as VisionEncoderDecoderModel does."""
+def encoded_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Return logits of the token after each of the target, as VisionEncoderDecoderModel and EncoderDecoderModel do."""
     keys, encoder = split_keys(key), model.encoder
     projected = isinstance(encoder, Classifier)
-    states = (encoder.backbone if projected else encoder)(images_of(inputs), key=keys[0])
+    source = images_of(inputs) if inputs.pixel_values is not None else inputs.tokens
+    seen = None if inputs.pixel_values is not None else visible(inputs.attention_mask)
+    given = {} if seen is None else {"mask": seen}
+    states = (encoder.backbone if projected else encoder)(source, key=keys[0], **given)
     memory = encoder.head(states).astype(states.dtype) if projected else states
     mask = visible(inputs.decoder_attention_mask)
-    hidden = model.decode(inputs.decoder_input_ids, memory, mask=mask, key=keys[1])
+    hidden = model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1])
     logits = model.output(hidden).logits()
     return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=states)
 
@@ -42,4 +46,24 @@ def both_layers(encoder: Architecture, seen: dict[str, list[Array]], output: Mod
         found["decoder_hidden_states"] = (*seen["hidden_states"][-1], output.last_hidden_state)
     if "attention_weights" in seen:
         found |= dict(zip(DECODED, map(tuple, seen["attention_weights"][-2:]), strict=True))
+    return found
+
+
+def states_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Return logits of the token after each, as a GPT2LMHeadModel with `add_cross_attention` does."""
+    positions = {} if inputs.position_ids is None else {"positions": inputs.position_ids}
+    hidden = model.decode(
+        inputs.input_ids, inputs.encoder_hidden_states, visible(inputs.encoder_attention_mask),
+        mask=visible(inputs.attention_mask), key=key, **positions,
+    )  # fmt: skip
+    return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)
+
+
+def looking_layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:
+    """Name what the layers of a decoder were given, and their attention weights."""
+    found: dict[str, Any] = {}
+    if "hidden_states" in seen:
+        found["hidden_states"] = (*seen["hidden_states"][-1], output.last_hidden_state)
+    if "attention_weights" in seen:
+        found |= dict(zip(("attentions", "cross_attentions"), map(tuple, seen["attention_weights"]), strict=True))
     return found

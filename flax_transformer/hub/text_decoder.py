@@ -1,13 +1,17 @@
-"""Decoders of words that look at something else: what each family's are in the checkpoint of both sides."""
+"""Decoders of words that look at something else: what each family's are in the checkpoint of both sides, and alone."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family import bert, gpt2, roberta
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import STATES_TO_TEXT
+from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import BOTH, ROWS, side
+from flax_transformer.hub.side_call import looking_layers, states_to_text
 from flax_transformer.hub.table import Table, as_decoder, embedding, matrix, norm, under
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, text_reader, trocr_words, words_of
@@ -22,7 +26,7 @@ class Words:
     """A family's decoder that looks at what an encoder gives."""
 
     read: Callable[[Any, Fields], Seq2SeqConfig]
-    """`read(encoder, fields)`: our config of an encoder's and of the decoder's fields."""
+    """`read(encoder, fields)`: our config of an encoder's, None where states are given, and the decoder's fields."""
     write: Callable[[Seq2SeqConfig], dict[str, Any]]
     """The decoder's fields."""
     table: Table
@@ -152,6 +156,31 @@ WORDS = {
     **{kind: _roberta(kind) for kind in roberta.KINDS},
     "trocr": _trocr(),
 }  # fmt: skip
+
+
+def looking(kind: str, known: Family, call: Callable[..., Any] = states_to_text) -> Family:
+    """Return a family's decoder by itself, which is given the states that it looks at.
+
+    Args:
+      known: the family as it is without.
+      call: how it is called.
+    """
+    words = WORDS[kind]
+    name, alone = next((name, each) for name, each in known.architectures.items() if "text-generation" in each.uses)
+    return replace(
+        known,
+        architectures={
+            name: Architecture(
+                partial(words.read, None), call, base=True, uses=("text2text-generation",),
+                inputs=STATES_TO_TEXT, layers=looking_layers, ignored=alone.ignored,
+            )
+        },
+        table=words.table,
+        write=words.write,
+        ignored=words.ignored,
+        copies=words.copies,
+        looks=None,
+    )  # fmt: skip
 
 
 def kind_of(config: Seq2SeqConfig) -> str:

@@ -74,6 +74,7 @@ ONE = {
     "T5EncoderModel": {"num_decoder_layers"},
     "Wav2Vec2Model": {"feat_extract_activation", "feat_extract_norm", "mask_time_prob", "num_feat_extract_layers"},
     "VisionEncoderDecoderModel": {"tie_word_embeddings"},
+    "EncoderDecoderModel": {"tie_word_embeddings"},
     "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
     "BlipTextModel": {"is_decoder"},

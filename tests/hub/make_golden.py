@@ -195,6 +195,15 @@ CAPTIONER = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs
     **TOKENS,
 )
 
+ANSWERER = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+    transformers.BertConfig(
+        hidden_size=10, num_hidden_layers=2, num_attention_heads=2, intermediate_size=14, max_position_embeddings=32,
+        **SMALL,
+    ),
+    transformers.GPT2Config(n_positions=32, n_embd=12, n_layer=2, n_head=2, **SMALL),
+    decoder_start_token_id=1, **TOKENS,
+)  # fmt: skip
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "imagegpt": (
@@ -353,6 +362,7 @@ MODELS = {
     "videomae": ("VideoMAEForVideoClassification", transformers.VideoMAEConfig(**FRAMES)),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "vision-encoder-decoder": ("VisionEncoderDecoderModel", CAPTIONER),
+    "encoder-decoder": ("EncoderDecoderModel", ANSWERER),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
@@ -443,7 +453,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         given["pixel_values"] = random.normal(size=(2, 3, 12, 12)).astype(np.float32)
         if name == "git":  # two images a row
             given["pixel_values"] = given["pixel_values"][:, :2, None]
-    if name in ("t5", "mt5", "bart", "marian", "led", "pegasus", "mbart", "m2m_100", "blip_answers"):
+    if name in ("t5", "mt5", "bart", "marian", "led", "pegasus", "mbart", "m2m_100", "blip_answers", "encoder-decoder"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
     if name == "vilt":
         given["pixel_values"] = random.normal(size=(2, 1, 12, 16)).astype(np.float32)

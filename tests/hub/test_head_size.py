@@ -80,6 +80,7 @@ def test_all_that_classify_are_here():
         "decision_transformer",
         "lxmert",
         "vision-encoder-decoder",
+        "encoder-decoder",
         "blip",
         "git",
         "qwen2_vl",

@@ -40,6 +40,7 @@ SAID = {
     "ForCausalImageModeling": {"text-generation"},
     "ForConditionalGeneration": {"text2text-generation"},
     "VisionEncoderDecoderModel": {"text2text-generation"},
+    "EncoderDecoderModel": {"text2text-generation"},
     "MTModel": {"text2text-generation"},
     "ForMaskedLM": {"fill-mask"},
     "ForPreTraining": {"fill-mask", "next-sentence-prediction"},

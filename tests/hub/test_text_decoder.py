@@ -52,6 +52,41 @@ def test_a_decoder_is_written_and_read_again(tmp_path, name):
     np.testing.assert_array_equal(hub.load(tmp_path).model(**inputs), model(**inputs))
 
 
+ALONE = {"gpt2": "GPT2LMHeadModel", "bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM"}
+
+
+@pytest.mark.rotates
+@pytest.mark.proves("encoder_decoder", "weights", "decoders that are given states")
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_decoder_alone_is_given_the_states_it_looks_at(tmp_path, kind):
+    config = WORDS[kind].read(None, Fields.of(DECODERS[kind][1]))
+    made = hub.wrap(Seq2Seq(config, rngs=nnx.Rngs(0)), ALONE[kind], pad_token_id=0, eos_token_id=2)
+    hub.save(made, tmp_path)
+    ours = hub.load(tmp_path)
+    assert ours.config["add_cross_attention"] is True
+    ids, states = np.array([[1, 4, 5], [1, 6, 7]]), np.ones((2, 4, 8), np.float32)
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
+    given = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+    np.testing.assert_array_equal(ours(ids, **given).logits, made(ids, **given).logits)
+    other = {**given, "encoder_hidden_states": np.where(mask[..., None] == 0, 9, states)}
+    np.testing.assert_array_equal(ours(ids, **given).logits, ours(ids, **other).logits)
+    tokens = ours.generate(ids, **given, max_new_tokens=3)
+    np.testing.assert_array_equal(tokens, made.generate(ids, **other, max_new_tokens=3))
+    with pytest.raises(ValueError, match="is given input_ids, encoder_hidden_states"):
+        ours(ids)
+    with pytest.raises(ValueError, match="D must be 8, got 5: encoder_hidden_states"):
+        ours.generate(ids, encoder_hidden_states=states[..., :5])
+    with pytest.raises(ValueError, match="a prompt for each row of states, got 2 and 1"):
+        ours.generate(ids, encoder_hidden_states=states[:1])
+    with pytest.raises(ValueError, match="looks at encoder_hidden_states, got none"):
+        ours.generate(ids)
+
+
+def test_other_classes_look_at_nothing(tmp_path):
+    with pytest.raises(ValueError, match="supported of gpt2 are GPT2LMHeadModel"):
+        hub.registry.find_family({"model_type": "gpt2", "architectures": ["GPT2Model"], "add_cross_attention": True})
+
+
 def test_states_of_another_width_than_the_encoder_gives_are_refused():
     with pytest.raises(ValueError, match="cross_attention_hidden_size=7 and 12"):
         WORDS["trocr"].read(ENCODER, Fields.of({**TROCR, "cross_attention_hidden_size": 7}))

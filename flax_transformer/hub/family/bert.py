@@ -135,9 +135,17 @@ COLBERT = Architecture(
 )  # fmt: skip
 """A vector for each token, compared one by one (Khattab & Zaharia 2020)."""
 
+
+def _looks() -> Family:
+    from flax_transformer.hub.text_decoder import looking
+
+    return looking("bert", FAMILIES["bert"])
+
+
 FAMILIES = {
     "bert": Family(
         model_type="bert",
+        looks=_looks,
         architectures={
             **{f"Bert{name}": architecture for name, architecture in ARCHITECTURES.items()},
             "HF_ColBERT": COLBERT,

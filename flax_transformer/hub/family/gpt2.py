@@ -83,9 +83,17 @@ TABLE = (
     *norm("trunk.norm", "ln_f"),
 )
 
+
+def _looks() -> Family:
+    from flax_transformer.hub.text_decoder import looking
+
+    return looking("gpt2", FAMILIES["gpt2"])
+
+
 FAMILIES = {
     "gpt2": Family(
         model_type="gpt2",
+        looks=_looks,
         architectures={
             "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("text-generation",), inputs=TEXT_OR_EMBEDDED),
             "GPT2Model": Architecture(

@@ -21,6 +21,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, decoder_lm, masked_lm
 from flax_transformer.hub.inputs import TYPES_FIRST, Inputs
 from flax_transformer.hub.registration import Family
+from flax_transformer.hub.side_call import states_to_text
 from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.causal_bert import CausalBertConfig
@@ -123,9 +124,17 @@ ARCHITECTURES = {
     ),
 }  # fmt: skip
 
+
+def _looks(kind: str) -> Family:
+    from flax_transformer.hub.text_decoder import looking
+
+    return looking(kind, FAMILIES[kind], _counted(states_to_text))
+
+
 FAMILIES = {
     kind: Family(
         model_type=kind,
+        looks=functools.partial(_looks, kind),
         architectures={
             **{f"{start}{name}": architecture for name, architecture in ARCHITECTURES.items()},
             f"{start}ForCausalLM": decoder_lm(

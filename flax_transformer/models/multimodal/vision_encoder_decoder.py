@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.models.causal import CausalConfig
+from flax_transformer.models.given_states import GivenStatesConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.gpt2 import gpt2
@@ -22,10 +23,13 @@ def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig
     """Give a language model cross-attention to images, as its self-attention is.
 
     Args:
-      encoder: config of an encoder of images; one of another width than the words gets a linear layer behind it.
+      encoder: config of an encoder of images or texts; one of another width than the words gets a linear layer behind
+        it. None: the states that it looks at are given, as wide as the words.
       output: `output_bias` and `output_dense` of a `Seq2SeqConfig`.
     """
     width = words.block.embed
+    if encoder is None:
+        encoder = GivenStatesConfig(embed=width)
     if width_of(encoder) != width:
         encoder = with_head(encoder, outputs=width)
     return _looking(encoder, words, words.block.attention, output)
