@@ -15,6 +15,7 @@ from flax_transformer.compress.watch import watch
 from flax_transformer.nn.attention import Attention, AttentionConfig
 from flax_transformer.nn.config import map_configs
 from flax_transformer.nn.grid_bias import GridBiasConfig
+from flax_transformer.nn.relative import AlibiConfig
 from flax_transformer.nn.trunk import Trunk
 
 Importance = Mapping[str, Float[Array, "*L N"]]
@@ -66,6 +67,10 @@ def remove_heads(model: Any, share: float, importance: Importance) -> Any:
       ValueError: a share that leaves none or takes none, attention without an importance, or of a kind whose heads are
         not told apart by its config.
     """
+    if any(isinstance(trunk.cfg.relative, AlibiConfig) for _, trunk in modules_of(model, Trunk)):
+        raise ValueError(
+            "heads that are removed must have no slopes, got a trunk with ALiBi, whose heads each have one"
+        )
     kept = kept_heads(model, share, importance)
     try:
         config = map_configs(lambda each: _fewer(each, share), model.cfg)

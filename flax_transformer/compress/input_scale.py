@@ -56,14 +56,17 @@ def feeds(model: Any) -> list[Feed]:
 
 
 def _of_block(path: str, block: Block) -> Iterator[Feed]:
-    for part in block.cfg.sublayers:
+    parts = block.cfg.sublayers
+    # A norm whose output several sublayers see is no norm of one.
+    shared = block.cfg.parallel and any(part.residual.norm_position == "none" for part in parts)
+    for part in parts:
         if part.layer is None:
             continue
         name, layer = f"{path}{part.name}", getattr(block, part.name)
         around, kernels = getattr(block, f"{part.name}_residual"), _first(part, layer)
         # A residual of another kind may leave the norm out, in the first layer say.
-        plain = type(around) is Residual and isinstance(around.norm, LayerNorm | RMSNorm)
-        if kernels and plain and part.residual.norm_position == "pre":
+        plain = type(around) is Residual and isinstance(getattr(around, "norm", None), LayerNorm | RMSNorm)
+        if kernels and plain and not shared and part.residual.norm_position == "pre":
             written = f"{name}_residual.norm.scale", f"{name}_residual.norm.bias"
             yield Feed(written, tuple(f"{name}.{each}.kernel" for each in kernels))
         for before, after in _inside(layer):

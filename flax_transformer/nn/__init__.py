@@ -60,6 +60,8 @@ from flax_transformer.nn.nystrom import NystromConfig as NystromConfig
 from flax_transformer.nn.nystrom import NystromLayer as NystromLayer
 from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches
+from flax_transformer.nn.relative import AlibiBias as AlibiBias
+from flax_transformer.nn.relative import AlibiConfig as AlibiConfig
 from flax_transformer.nn.relative import RelativeBias as RelativeBias
 from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
 from flax_transformer.nn.residual import LaterNorm as LaterNorm

@@ -171,9 +171,10 @@ class Block(Module):
         """Apply the block as in a call; return beside what its sublayers observe, added up by name: see `Experts`."""
         x, given = self._enter(x, memory, arguments)
         real = partial(real_positions, given.get("mask"), x.shape[-2])
-        parts, aux, source = self.cfg.sublayers, {}, x if self.cfg.parallel else None
+        parts, aux, first = self.cfg.sublayers, {}, x
         for part, each in zip(parts, split_keys(key, len(parts)), strict=True):
             if _applies(part, given):
+                source = self._source(part, first)
                 x = self._apply(part, x, given, real, aux, source=source, key=each, drop_path=drop_path)
         return x, aux
 
@@ -187,12 +188,13 @@ class Block(Module):
         """Apply the block to T more positions, of which the cache knows the earlier ones; the rest as in a call."""
         x, given = self._enter(x, memory, arguments)
         cached, length, index = self._cached(), cache.length, cache.index
-        source = x if self.cfg.parallel else None
+        first = x
 
         def real():
             return _next_real(given.get("mask"), length, index, x.shape[-2])
 
         for part in self.cfg.sublayers:
+            source = self._source(part, first)
             if part.name == cached.name:
                 layer, residual = self._layer(part)
                 seen = residual.enter(x if source is None else source)
@@ -201,6 +203,13 @@ class Block(Module):
             elif _applies(part, given):
                 x = self._apply(part, x, given, real, {}, source=source)
         return x, cache
+
+    def _source(self, part: Sublayer, x: Array) -> Array | None:
+        """Return what a sublayer beside others sees of what the block is given; None: they come one after another."""
+        if not self.cfg.parallel or part.layer is None:
+            return None
+        first = self._layer(self._parts()[0])[1]
+        return first.enter(x) if part.residual.norm_position == "none" else x
 
     def _apply(
         self, part: Sublayer, x: Array, given: dict[str, Any], real: Callable, aux: dict[str, Array], **options: Any

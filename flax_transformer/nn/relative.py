@@ -1,4 +1,6 @@
-"""Relative positions as a learned bias on attention scores (Raffel et al. 2020, https://arxiv.org/abs/1910.10683)."""
+"""Relative positions as a bias on attention scores, learned (Raffel et al. 2020, https://arxiv.org/abs/1910.10683) or
+falling with distance (Press et al. 2022, https://arxiv.org/abs/2108.12409).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.config import Precision, check_fields
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import causal_relative_buckets, lookup, relative_buckets, widen
+from flax_transformer.ops import alibi, causal_relative_buckets, lookup, relative_buckets, widen
 
 
 @frozen
@@ -28,6 +30,10 @@ class RelativeConfig:
                 f"max_distance must be above half the buckets, got max_distance={self.max_distance}, "
                 f"buckets={self.buckets}"
             )
+
+    def build(self, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs) -> "RelativeBias":
+        """Make the bias of attention with so many heads."""
+        return RelativeBias(self, heads, causal=causal, precision=precision, rngs=rngs)
 
 
 class RelativeBias(Module):
@@ -56,3 +62,31 @@ class RelativeBias(Module):
             return jax.lax.dynamic_slice_in_dim(bias, first, S, axis=1)
 
         return jax.vmap(window, out_axes=1)(last - jnp.arange(T))
+
+
+@frozen
+class AlibiConfig:
+    """Biases that fall linearly with distance, by a slope of each head's own; nothing is learned (ALiBi)."""
+
+    scale: float = 1.0
+    """What they are multiplied by: a Falcon scales them with its products of queries and keys, by H ** -0.5."""
+
+    def __post_init__(self):
+        check_fields(self)
+        if not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
+
+    def build(self, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs) -> "AlibiBias":
+        """Make the bias of attention with so many heads."""
+        return AlibiBias(self, heads)
+
+
+class AlibiBias(Module):
+    """`ops.alibi`, scaled: it has no parameters."""
+
+    def __init__(self, cfg: AlibiConfig, heads: int):
+        self.cfg, self.heads = cfg, heads
+
+    def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
+        """Return the bias of T queries on S keys, in float32; `offset` as `RelativeBias` has it."""
+        return alibi(self.heads, T, S, offset) * self.cfg.scale

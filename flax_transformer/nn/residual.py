@@ -29,10 +29,11 @@ class ResidualConfig:
     `nnx.RMSNorm` takes and makes a norm."""
     norm_eps: float = 1e-5
     """Epsilon of batch norm."""
-    norm_position: Literal["pre", "post", "output", "both"] = "post"
+    norm_position: Literal["pre", "post", "output", "both", "none"] = "post"
     """Of a sublayer f: "post" is norm(x + f(x)) (Vaswani et al. 2017), "pre" is x + f(norm(x)), whose stack ends in a
     norm of its own, "output" is x + norm(f(x)) (Liu et al. 2022, https://arxiv.org/abs/2111.09883, Swin V2), "both" is
-    x + norm(f(norm(x))), two norms (Gemma Team 2024, https://arxiv.org/abs/2408.00118), whose stack ends in one too."""
+    x + norm(f(norm(x))), two norms (Gemma Team 2024, https://arxiv.org/abs/2408.00118), whose stack ends in one too;
+    "none" is x + f(x), and in a block of parallel sublayers f sees what the norm before the first one gives."""
     dropout: float = 0.0
     """On the sublayer's output."""
     drop_path: float = 0.0
@@ -70,7 +71,8 @@ class Residual(Module):
 
     def __init__(self, cfg: ResidualConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.norm = cfg.make_norm(rngs)
+        if cfg.norm_position != "none":
+            self.norm = cfg.make_norm(rngs)
         if cfg.norm_position == "both":
             self.output_norm = cfg.make_norm(rngs)
         if cfg.layer_scale is not None:
@@ -104,7 +106,7 @@ class Residual(Module):
     def enter(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
         """Return what the sublayer sees."""
         check_hidden(x, self.cfg.embed)
-        for leaf in jax.tree.leaves(self.norm):
+        for leaf in jax.tree.leaves(getattr(self, "norm", None)):
             check_single(leaf, 1)
         return self.norm(x) if self.cfg.norm_position in ("pre", "both") else x
 

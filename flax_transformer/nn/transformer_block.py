@@ -33,7 +33,7 @@ class TransformerBlockConfig(SublayersConfig):
     """Around the feed-forward layer; None: as around the others."""
     parallel: bool = False
     """Whether all sublayers see what the block is given, and not what those before them added (Wang & Komatsuzaki 2021,
-    GPT-J); with norms before them."""
+    GPT-J); with norms before them, or one before the first, whose output those with norm_position="none" see too."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -18,7 +18,7 @@ from flax_transformer.nn.cache import Caches, LayerMemory, Memories, cache_lengt
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.layer_drop import LayerDrop
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.relative import RelativeBias, RelativeConfig
+from flax_transformer.nn.relative import AlibiConfig, RelativeConfig
 from flax_transformer.nn.stack import (
     Cycle,
     PerLayer,
@@ -44,8 +44,8 @@ class TrunkConfig:
     `extend` and, of a memory, `project`, as `Block` has them: what it remembers is its own business (`LayerCache`)."""
     depth: int = 12
     """L, blocks."""
-    relative: RelativeConfig | None = None
-    """Relative positions, as biases on attention that all blocks share (T5)."""
+    relative: RelativeConfig | AlibiConfig | None = None
+    """Relative positions, as biases on attention that all blocks share: of T5, or ALiBi."""
     drop_path: float = 0.0
     """How often a row does without a sublayer of the last block, while training; it grows linearly from 0 in the first
     block (Huang et al. 2016). 0: as the blocks themselves say."""
@@ -125,7 +125,7 @@ class Trunk(Module):
         """Make the relative positions, if there are any."""
         if self.cfg.relative is not None:
             heads, precision = self.cfg.block.attention.heads, self.cfg.block.attention.precision
-            self.relative = RelativeBias(self.cfg.relative, heads, causal=self.causal, precision=precision, rngs=rngs)
+            self.relative = self.cfg.relative.build(heads, causal=self.causal, precision=precision, rngs=rngs)
 
     def __call__(
         self,

@@ -47,6 +47,7 @@ ONE = {
     "Qwen2_5_VLForConditionalGeneration": LAYERS | AMONG,
     "OPTForCausalLM": {"hidden_size", "word_embed_proj_dim"},
     "GPTNeoXForCausalLM": {"rotary_pct", "num_attention_heads"},
+    "FalconForCausalLM": {"num_kv_heads", "num_ln_in_parallel_attn"},  # of the other architecture
     "Phi3ForCausalLM": {"partial_rotary_factor"},
     "DeepseekV3ForCausalLM": UNREAD,
     "DeepseekV2ForCausalLM": UNREAD,

@@ -236,6 +236,18 @@ MODELS = {
             rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
         ),
     ),
+    **{
+        name: (
+            "FalconForCausalLM",
+            transformers.FalconConfig(
+                hidden_size=16, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, **more, **SMALL
+            ),
+        )
+        for name, more in (
+            ("falcon", {}),
+            ("falcon_alibi", {"alibi": True, "new_decoder_architecture": True, "num_kv_heads": 2}),
+        )
+    },
     "opt": (
         "OPTForCausalLM",
         transformers.OPTConfig(

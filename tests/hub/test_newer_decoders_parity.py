@@ -1,4 +1,4 @@
-"""Qwen3-MoE, Phi-3, GPT-NeoX and OPT against transformers: every class, odd sizes, and the way back."""
+"""Qwen3-MoE, Phi-3, GPT-NeoX, OPT and Falcon against transformers: every class, odd sizes, and the way back."""
 
 import pytest
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt"), "parity", "every class and layer"),
+    pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt", "falcon"), "parity", "every class and layer"),
 ]
 
 MOE = {
@@ -70,6 +70,30 @@ CASES = {
         },
     ),
     "gpt_neox, 2 heads": ("GPTNeoX", {**ROUND, "num_attention_heads": 2, "hidden_act": "relu", "num_hidden_layers": 3}),
+    "falcon": ("Falcon", {"ffn_hidden_size": 36}),
+    "falcon, new": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, "vocab_size": 67}),
+    "falcon, new, one norm": (
+        "Falcon",
+        {
+            "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "hidden_size": 36, "num_attention_heads": 6,
+            "num_kv_heads": 3, "tie_word_embeddings": False, "num_hidden_layers": 3, "layer_norm_epsilon": 0.1,
+        },
+    ),
+    "falcon, alibi": ("Falcon", {"alibi": True, "multi_query": False, "bias": True, "activation": "relu"}),
+    "falcon, alibi, one after another": (
+        "Falcon",
+        {
+            "alibi": True, "parallel_attn": False, "multi_query": False, "hidden_size": 48, "num_attention_heads": 8,
+            "num_hidden_layers": 1, "ffn_hidden_size": None,
+        },
+    ),
+    "falcon, one after another": (
+        "Falcon",
+        {
+            "parallel_attn": False, "bias": True, "hidden_size": 30, "num_attention_heads": 3,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 90.0},
+        },
+    ),
     "opt": ("OPT", {"ffn_dim": 36}),
     "opt, untied": ("OPT", {"ffn_dim": 20, "tie_word_embeddings": False, "vocab_size": 67, "pad_token_id": 5}),
     "opt, norms after": ("OPT", {"ffn_dim": 24, "do_layer_norm_before": False, "activation_function": "gelu"}),
@@ -100,6 +124,7 @@ def test_language_model_equals_transformers(tmp_path, case):
         ("qwen3_moe", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
         ("phi3", ["Model", "ForSequenceClassification", "ForTokenClassification"]),
         ("opt", ["Model", "ForSequenceClassification", "ForQuestionAnswering"]),
+        ("falcon", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
         ("gpt_neox", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]),
     ],
 )
@@ -110,7 +135,10 @@ def test_every_class_equals_transformers(tmp_path, case, kinds):
         decoder_case.class_is_the_same(make(name.replace("ForCausalLM", kind), config), tmp_path / kind)
 
 
-@pytest.mark.parametrize("case", ["qwen3_moe", "phi3", "gpt_neox", "opt"])
+@pytest.mark.parametrize(
+    "case",
+    ["qwen3_moe", "phi3", "gpt_neox", "opt", "falcon", "falcon, new", "falcon, alibi", "falcon, one after another"],
+)
 def test_generation_equals_transformers(tmp_path, case):
     config, name = config_of(case)
     decoder_case.generates_the_same(make(name, config), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registry import families
 from flax_transformer.models.preset import abstract, find_preset
-from flax_transformer.nn import with_fields
+from flax_transformer.nn import AlibiConfig, with_fields
 from flax_transformer.ops import LongScaling, YarnScaling
 from flax_transformer.train.config import from_json, to_json
 from tests.hub.decoder_case import steps_equal_one_pass
@@ -47,6 +47,10 @@ OPT = {
     "model_type": "opt", "_remove_final_layer_norm": False, "activation_function": "relu", "attention_dropout": 0.0,
     "do_layer_norm_before": True, "dropout": 0.1, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048,
     "vocab_size": 50272,
+}  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "attention_dropout": 0.0, "hidden_dropout": 0.0, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "alibi": False, "bias": False, "parallel_attn": True, "vocab_size": 65024,
 }  # fmt: skip
 DEEPSEEK = {
     "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "initializer_range": 0.02,
@@ -144,6 +148,14 @@ FILES = {
         **NEOX, "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64, "num_hidden_layers": 44,
         "vocab_size": 50432,
     },
+    "falcon_7b": {
+        **FALCON, "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32, "multi_query": True,
+        "new_decoder_architecture": False,
+    },
+    "falcon_40b": {
+        **FALCON, "hidden_size": 8192, "num_attention_heads": 128, "num_hidden_layers": 60, "num_kv_heads": 8,
+        "new_decoder_architecture": True,
+    },
     "opt_125m": {
         **OPT, "hidden_size": 768, "ffn_dim": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
         "word_embed_proj_dim": 768,
@@ -178,6 +190,8 @@ PUBLISHED = {
     "pythia_160m": 162_322_944,
     "pythia_1_4b": 1_414_647_808,
     "gpt_neox_20b": 20_554_567_680,
+    "falcon_7b": 6_921_720_704,
+    "falcon_40b": 41_303_293_952,
     "opt_125m": 125_239_296,
     "opt_1_3b": 1_315_758_080,
     "opt_6_7b": 6_658_473_984,
@@ -224,11 +238,13 @@ DECODED = {
     "phi3_mini_4k": lambda: small("phi3_mini_4k", kv_heads=2, frequencies=LONG, width=4, window=None),
     "opt_125m": lambda: small("opt_125m", head_width=None, dropout=0.0),
     "pythia_70m": lambda: small("pythia_70m", width=4),
+    "falcon_7b": lambda: small("falcon_7b", kv_heads=1),
+    "falcon_40b": lambda: replace(small("falcon_40b", kv_heads=2, rotary=None), relative=AlibiConfig(scale=8**-0.5)),
 }
 
 
 @pytest.mark.rotates
-@pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt"), "decode", "a token at a time as all at once")
+@pytest.mark.proves(("qwen3_moe", "phi3", "gpt_neox", "opt", "falcon"), "decode", "a token at a time as all at once")
 @pytest.mark.proves("gemma", "decode", "a token at a time as all at once, windows in turns")
 @pytest.mark.proves("deepseek", "decode", "a token at a time as all at once; it remembers latents alone")
 @pytest.mark.parametrize("name", DECODED)
