@@ -145,11 +145,9 @@ _read_prompt, _read_prefix = jax.jit(prompt_cache), jax.jit(prefix_cache)
 
 
 def _check_reader(pretrained: Any) -> None:
-    """Refuse what does not go on from a past, or whose embeddings of tokens are not what the first layer reads."""
+    """Refuse what does not go on from a past."""
     if not start_of(pretrained).continues or not hasattr(pretrained.model, "read_on"):
         raise ValueError(f"a trained prompt is read by decoder-only models of text, a {name_of(pretrained)} is another")
-    if pretrained.model.cfg.embedding.scaled:
-        raise ValueError(f"trained prompts of models that scale embeddings are not read, got a {name_of(pretrained)}")
 
 
 def _count(config: dict[str, Any], name: str, folder: Path) -> int:

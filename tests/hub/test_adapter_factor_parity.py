@@ -40,6 +40,7 @@ BASES = {
     "bert": (transformers.BertForSequenceClassification, classes("Bert", **SMALL, num_labels=3)),
     "gpt2": (transformers.GPT2LMHeadModel, classes("GPT2", **GPT2)),
     "neox": (transformers.GPTNeoXForCausalLM, classes("GPTNeoX", **SMALL)),
+    "falcon": (transformers.FalconForCausalLM, classes("Falcon", **SMALL)),
     "llama": (
         transformers.LlamaForCausalLM,
         classes("Llama", **SMALL, num_key_value_heads=2, tie_word_embeddings=False),
@@ -58,6 +59,7 @@ CASES = {
     "queries and values in one tensor, inputs first": ("gpt2", r"(query|value)\.kernel$"),
     "all in one tensor, and a square one": ("gpt2", r"\.kernel$"),
     "groups of heads in one tensor": ("neox", r"\.kernel$"),
+    "all heads of one group in one tensor": ("falcon", r"\.kernel$"),
     "queries of a tensor of groups": ("neox", r"query\.kernel$"),
     "gate and up in one tensor": ("phi3", r"\.kernel$"),
     "rotary": ("llama", r"\.kernel$"),

@@ -100,7 +100,7 @@ def test_decoders_alone_equal_transformers(tmp_path, decoder):
     hub.save(ours, tmp_path / "ours")
     same_tensors(tmp_path / "theirs", tmp_path / "ours", lambda name: name)
     again, loading = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
     np.testing.assert_array_equal(forward(again.eval(), given)["logits"], expected["logits"])
 
 

@@ -30,6 +30,11 @@ MODELS = {
     "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config, GPT2),
     "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, LLAMA),
     "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, LLAMA | {"head_dim": 6}),
+    "gemma2": (
+        transformers.Gemma2ForCausalLM,
+        transformers.Gemma2Config,
+        LLAMA | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 6},
+    ),
     "opt": (transformers.OPTForCausalLM, transformers.OPTConfig, OPT),
 }
 KINDS = {

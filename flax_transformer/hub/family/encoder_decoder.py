@@ -1,5 +1,6 @@
-"""Text-to-text checkpoints of two families: BERT with BERT, BERT with GPT-2 (Rothe et al. 2020,
-https://arxiv.org/abs/1907.12461)."""
+"""Texts to text (Rothe et al. 2020, https://arxiv.org/abs/1907.12461): an encoder and a decoder, each of a family
+of its own, BERT with BERT or GPT-2.
+"""
 
 from functools import cache
 
