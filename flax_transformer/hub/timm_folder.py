@@ -80,12 +80,28 @@ def arguments(fields: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     return {**known, **given}
 
 
+def ratio_of(inner: int, embed: int) -> float:
+    """Return the `mlp_ratio` of which timm makes an inner width again, as it rounds down."""
+    ratio = inner / embed
+    return ratio if int(embed * ratio) == inner else math.nextafter(ratio, math.inf)
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """Return what timm takes as one number for both sides of an image, or as two."""
+    return tuple(value) if isinstance(value, list | tuple) else (value, value)
+
+
 def stated_image(fields: Mapping[str, Any]) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a checkpoint was trained with."""
     size = (fields.get(IMAGES) or {}).get("input_size", (3, 224, 224))
     if not isinstance(size, list | tuple) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
         raise ValueError(f"config.json must give input_size as channels, height and width, it is {size!r:.60}")
     return tuple(size)
+
+
+def written_image(channels: int, height: int, width: int) -> dict[str, Any]:
+    """Return what config.json says of images for which a model was made here; without it timm takes it for another."""
+    return {IMAGES: {"input_size": [channels, height, width]}}
 
 
 def timm_processor(folder: Path) -> ImageProcessor:

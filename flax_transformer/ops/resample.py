@@ -1,7 +1,8 @@
 """Resampling of grids as torch's `interpolate` does it, and of the position tables that vision models are trained with.
 
-Cubic convolution (Keys 1981) with a = −0.75 and, below, no smoothing before a grid is made smaller: `jax.image.resize`
-has a = −0.5 and smooths. Pixels are areas (`align_corners=False`); beyond the edge is what is on the edge.
+Cubic convolution (Keys 1981) with a = −0.75 and, below, no smoothing before a grid is made smaller: `smooth_bicubic`,
+as `jax.image.resize`, has a = −0.5 and smooths. Pixels are areas (`align_corners=False`); beyond the edge is what is on
+the edge.
 Axes: H × W the old grid, h × w the new one, C channels, P positions, D model width, N heads.
 """
 
@@ -58,6 +59,28 @@ def bicubic(
     return _matrix(old, first - 1, (far(rest + 1), near(rest), near(1 - rest), far(2 - rest)))
 
 
+def smooth_bicubic(
+    old: int, new: int, ratio: float | None = None, dtype: DTypeLike = np.float32
+) -> Float[np.ndarray, "{new} {old}"]:
+    """Weigh by cubic convolution, a = −0.5, as wide as a new point where there are fewer of them, the old points that
+    there are: torch's bicubic with `antialias`.
+
+    >>> smooth_bicubic(4, 1)[0].round(2)
+    array([0.22, 0.28, 0.28, 0.22], dtype=float32)
+    """
+    step = old / new if ratio is None else 1 / ratio
+    wide = max(step, 1.0)
+    centre = (step * (np.arange(new) + 0.5))[:, None]
+    at = np.arange(old)
+    first = np.maximum(np.floor(centre - 2 * wide + 0.5), 0)
+    last = np.minimum(np.floor(centre + 2 * wide + 0.5), old)
+    x, a = np.abs(at + 0.5 - centre) / wide, -0.5
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    weights = np.where((at >= first) & (at < last), np.where(x < 1, near, np.where(x < 2, far, 0.0)), 0.0)
+    return (weights / weights.sum(1, keepdims=True)).astype(dtype)
+
+
 def adaptive_mean(
     old: int, new: int, ratio: float | None = None, dtype: DTypeLike = np.float32
 ) -> Float[np.ndarray, "{new} {old}"]:
@@ -90,7 +113,7 @@ def resample(
 
     Args:
       size: h and w.
-      kernel: `bicubic`, `bilinear`, `nearest`, `adaptive_mean`, or another that gives weights.
+      kernel: `bicubic`, `smooth_bicubic`, `bilinear`, `nearest`, `adaptive_mean`, or another that gives weights.
       ratio: new points for each old one, along both axes, where they are not just h/H and w/W: torch's `scale_factor`.
         DINOv2's own code has (h + 0.1) / H, which shifts all points a little.
 

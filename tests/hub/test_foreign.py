@@ -16,11 +16,16 @@ from flax_transformer.listing import listed
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architecture": "eva02_tiny_patch14_224"}, "is of timm's 'eva02_tiny_patch14_224'; read are vit_…, deit_…"),
-        ({"architecture": "vit_little_patch16_reg4_gap_256"}, "are called vit_SIZE_patchN"),
+        ({"architecture": "beit_base_patch16_224"}, "is of timm's 'beit_base_patch16_224'; read are vit_…, deit_…"),
+        ({"architecture": "vit_so150m_patch16_reg4_map_256"}, "are called vit_SIZE_patchN"),
         ({"architecture": "convnextv2_tiny"}, "timm's 'convnextv2_tiny'; read are"),
         ({"architecture": "convnext_tiny_hnf"}, "read are convnext_tiny, convnext_small"),
-        ({"architecture": "vit_tiny_patch16_224", "model_args": {"reg_tokens": 4}}, "the argument 'reg_tokens' of"),
+        ({"architecture": "vit_tiny_patch16_224", "model_args": {"qk_norm": True}}, "the argument 'qk_norm' of"),
+        ({"architecture": "vit_tiny_patch16_224", "model_args": {"class_token": False}}, "without class_token has"),
+        (
+            {"architecture": "deit_tiny_distilled_patch16_224", "model_args": {"reg_tokens": 1}},
+            "distilled Transformer of timm has global_pool='token' and no registers",
+        ),
         (
             {"architecture": "vit_tiny_patch16_224", "global_pool": "map"},
             "global_pool='map' and act_layer='gelu'; read",

@@ -30,6 +30,23 @@ CASES = {
     "distilled": ("deit_tiny_distilled_patch16_224", {
         "num_classes": 5, "img_size": 32, "embed_dim": 24, "depth": 1, "num_heads": 3,
     }),
+    "registers": ("vit_medium_patch16_reg4_gap_256", {
+        "num_classes": 5, "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3,
+    }),
+    "registers, class token": ("vit_small_patch14_reg4_dinov2", {
+        "num_classes": 4, "img_size": (28, 42), "embed_dim": 32, "depth": 3, "num_heads": 4, "mlp_ratio": 2.5,
+    }),
+    "one register, in the table of positions": ("vit_base_patch16_224", {
+        "num_classes": 0, "img_size": 48, "patch_size": (16, 12), "embed_dim": 16, "depth": 1, "num_heads": 2,
+        "reg_tokens": 1, "in_chans": 1, "global_pool": "avg", "fc_norm": False,
+    }),
+    "registers, gated": ("vit_giant_patch14_reg4_dinov2", {
+        "num_classes": 3, "img_size": 28, "embed_dim": 24, "depth": 2, "num_heads": 2, "class_token": False,
+        "global_pool": "avg",
+    }),
+    "no bias of queries": ("vit_so150m2_patch16_reg1_gap_256", {
+        "num_classes": 6, "img_size": 32, "embed_dim": 26, "depth": 2, "num_heads": 13,
+    }),
     "convnext": ("convnext_tiny", {"num_classes": 6, "depths": (1, 2, 1, 1), "dims": (8, 16, 24, 32)}),
     "convnext without classes": ("convnext_base", {
         "num_classes": 0, "depths": (1, 1, 2, 1), "dims": (8, 12, 16, 20), "in_chans": 1,
@@ -54,11 +71,12 @@ def timm():
     return timm
 
 
-def write(case, folder, seed=0):
-    """Write a checkpoint as timm does; return the model and images for it."""
+def write(case, folder, seed=0, **more):
+    """Write a checkpoint as timm does, with more arguments; return the model and images for it."""
     import torch
 
     name, options = CASES[case]
+    options = {**options, **more}
     torch.manual_seed(seed)
     model = timm().create_model(name, pretrained=False, **options).eval()
     with torch.no_grad():
@@ -91,4 +109,5 @@ def make(case, folder):
 
 if __name__ == "__main__":
     make("vit", GOLDEN / "timm_vit")
+    make("registers, class token", GOLDEN / "timm_vit_registers")
     make("convnext", GOLDEN / "timm_convnext")

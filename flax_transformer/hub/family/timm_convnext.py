@@ -9,7 +9,7 @@ from flax_transformer.hub.feature_map import map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
-from flax_transformer.hub.timm_folder import ARCHITECTURE, ARGUMENTS, arguments, stated_image
+from flax_transformer.hub.timm_folder import ARCHITECTURE, ARGUMENTS, arguments, stated_image, written_image
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.convnext import ConvNextConfig
 from flax_transformer.nn import with_fields
@@ -51,6 +51,7 @@ def read(fields: Mapping[str, Any]) -> ConvNextConfig:
 def write(config: ConvNextConfig) -> dict[str, Any]:
     """Return an architecture, and all arguments that make it this one."""
     return {
+        **written_image(config.channels, 224, 224),
         ARCHITECTURE: "convnext_base",
         ARGUMENTS: {
             "in_chans": config.channels, "depths": list(config.depths), "dims": list(config.widths),

@@ -1,4 +1,4 @@
-"""Vision Transformers as timm keeps them: ViT, DeiT, CLIP's and DINOv2's encoders."""
+"""Vision Transformers as timm keeps them: ViT, DeiT, CLIP's and DINOv2's encoders, with registers and without."""
 
 import re
 from collections.abc import Mapping
@@ -14,23 +14,69 @@ from flax_transformer.hub.inputs import IMAGES, Inputs
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
-from flax_transformer.hub.timm_folder import ARCHITECTURE, ARGUMENTS, DISTILLED, arguments, stated_image
+from flax_transformer.hub.timm_folder import (
+    ARCHITECTURE,
+    ARGUMENTS,
+    DISTILLED,
+    arguments,
+    pair,
+    ratio_of,
+    stated_image,
+    written_image,
+)
 from flax_transformer.models.head import ClassifierConfig, head_of, with_head
 from flax_transformer.models.vision.deit import DistilledConfig
 from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.nn import with_fields
+from flax_transformer.ops.resample import smooth_bicubic
 from flax_transformer.ops.split_keys import split_keys
 
 EPS, CLIP_EPS = 1e-6, 1e-5
-NAME = re.compile(
-    r"(vit|deit)_(tiny|small|medium|base|large|huge)(_distilled)?_patch(\d+)(_clip|_clip_quickgelu|_dinov2)?(_\d+)?"
-)
+REGISTER = "register_tokens"
 SIZES = {
-    "tiny": (192, 12, 3), "small": (384, 12, 6), "medium": (512, 12, 8), "base": (768, 12, 12),
-    "large": (1024, 24, 16), "huge": (1280, 32, 16),
+    "tiny": (192, 12, 3, 4.0), "small": (384, 12, 6, 4.0), "wee": (256, 14, 4, 5.0), "little": (320, 14, 5, 5.6),
+    "medium": (512, 12, 8, 4.0), "mediumd": (512, 20, 8, 4.0), "betwixt": (640, 12, 10, 4.0),
+    "base": (768, 12, 12, 4.0), "so150m": (896, 18, 14, 2.572), "so150m2": (832, 21, 13, 34 / 13),
+    "large": (1024, 24, 16, 4.0), "huge": (1280, 32, 16, 4.0), "giant": (1408, 40, 16, 48 / 11),
+    "so400m": (1152, 27, 16, 4304 / 1152),
 }  # fmt: skip
-"""Width, depth and heads."""
+"""Width, depth, heads, and how many times wider layers are inside."""
+GATED = (1536, 40, 24, 2.66667 * 2)
+"""Those of the giants of DINOv2 and TIPSv2, whose feed-forward layers are gated."""
+NAME = re.compile(
+    rf"(vit|deit)_({'|'.join(SIZES)})(_distilled)?_patch(\d+)(?:_reg(\d+))?"
+    r"(_gap|_clip|_clip_quickgelu|_dinov2|_tipsv2)?(_\d+)?"
+)
+SCALES = {"_dinov2": 1e-5, "_tipsv2": 1.0}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu"}
+
+
+def is_gated(fields: Mapping[str, Any]) -> bool:
+    """Return whether an architecture's feed-forward layers are gated, which no argument in config.json says."""
+    found = NAME.fullmatch(_name(fields))
+    return found is not None and found[2] == "giant" and found[6] in SCALES
+
+
+def _of_name(found: re.Match, gated: bool) -> dict[str, Any]:
+    """Return the arguments that an architecture's name stands for, of those that are not the usual ones."""
+    size, registers, kind = found[2], int(found[5] or 0), found[6] or ""
+    embed, depth, heads, ratio = GATED if gated else SIZES[size]
+    given = {
+        "patch_size": int(found[4]), "embed_dim": embed, "depth": depth, "num_heads": heads, "mlp_ratio": ratio,
+        "init_values": SCALES.get(kind), "pre_norm": kind.startswith("_clip"), "distilled": found[3] is not None,
+        "act_layer": "silu" if gated else "quick_gelu" if kind == "_clip_quickgelu" else "gelu",
+        "reg_tokens": registers, "no_embed_class": registers > 0,
+    }  # fmt: skip
+    if kind != "_gap":
+        return given
+    plain = size in ("base", "huge", "giant", "so150m")  # trained without factors of channels
+    own = size.startswith("so150m")
+    given |= {"class_token": False, "global_pool": "avg", "init_values": None if plain else 1e-5}
+    given |= {"no_embed_class": registers > 0 and not own, "qkv_bias": size != "so150m2"}
+    if not registers:
+        given |= {"init_values": None if plain else 1e-6, "qkv_bias": plain, "fc_norm": False}
+        return given | ({"num_heads": 16} if size == "base" else {})
+    return given | ({"fc_norm": False} if size == "so150m" else {})
 
 
 def known_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,18 +90,15 @@ def known_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         raise ValueError(
             f"config.json is of timm's {name!r:.60}; Vision Transformers that are read are called vit_SIZE_patchN, "
-            "deit_SIZE_patchN or deit_SIZE_distilled_patchN, with _clip, _clip_quickgelu or _dinov2 and the pixels "
-            f"of a side behind it, of the sizes {', '.join(SIZES)}"
+            "deit_SIZE_patchN or deit_SIZE_distilled_patchN, with _regN for registers, _gap, _clip, _clip_quickgelu, "
+            f"_dinov2 or _tipsv2 and the pixels of a side behind it, of the sizes {', '.join(SIZES)}"
         )
-    (embed, depth, heads), kind = SIZES[found[2]], found[5] or ""
     channels, *image = stated_image(fields)
-    given = arguments(fields, {
-        "img_size": image, "patch_size": int(found[4]), "in_chans": channels, "embed_dim": embed, "depth": depth,
-        "num_heads": heads, "mlp_ratio": 4.0, "qkv_bias": True, "init_values": 1e-5 if kind == "_dinov2" else None,
-        "pre_norm": kind.startswith("_clip"), "global_pool": fields.get("global_pool") or "token", "fc_norm": None,
-        "act_layer": "quick_gelu" if kind == "_clip_quickgelu" else "gelu", "distilled": found[3] is not None,
-        "drop_path_rate": 0.0,
-    })  # fmt: skip
+    usual = {
+        "img_size": image, "in_chans": channels, "qkv_bias": True, "global_pool": "token", "fc_norm": None,
+        "drop_path_rate": 0.0, "class_token": True, "dynamic_img_size": False,
+    } | _of_name(found, is_gated(fields))  # fmt: skip
+    given = arguments(fields, usual | {"global_pool": fields.get("global_pool") or usual["global_pool"]})
     if given["global_pool"] not in ("token", "avg") or given["act_layer"] not in ACTIVATIONS:
         raise ValueError(
             f"config.json has global_pool={given['global_pool']!r:.20} and act_layer={given['act_layer']!r:.20}; read "
@@ -63,8 +106,10 @@ def known_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
         )
     if given["fc_norm"] is None:
         given["fc_norm"] = given["global_pool"] == "avg"
-    if given["distilled"] and given["global_pool"] != "token":
-        raise ValueError("a distilled Transformer of timm has global_pool='token'")
+    if given["global_pool"] == "token" and not given["class_token"]:
+        raise ValueError("a Transformer of timm without class_token has global_pool='avg', config.json has 'token'")
+    if given["distilled"] and (given["global_pool"] != "token" or given["reg_tokens"]):
+        raise ValueError("a distilled Transformer of timm has global_pool='token' and no registers")
     return given
 
 
@@ -76,16 +121,22 @@ def _name(fields: Mapping[str, Any]) -> str:
     return fields.get(ARCHITECTURE, "vit_base_patch16_224")
 
 
+def _tokens(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the tokens before the patches."""
+    first = ("class_token",) * bool(given["class_token"]) + ("distillation_token",) * bool(given["distilled"])
+    return (*first, *(REGISTER,) * given["reg_tokens"])
+
+
 def read(fields: Fields) -> ViTConfig:
     """Return the encoder."""
-    given = known_arguments(fields)
-    both = (given["img_size"], given["patch_size"])
-    image, patch = (tuple(each) if isinstance(each, list | tuple) else (each, each) for each in both)
+    given, gated = known_arguments(fields), is_gated(fields)
+    image, patch = pair(given["img_size"]), pair(given["patch_size"])
     embed = given["embed_dim"]
+    inner = int(embed * given["mlp_ratio"]) // (2 if gated else 1)
     end = "none" if given["fc_norm"] else "end"
     changed = with_fields(
         vit_encoder("base", 16, image=224), out_bias=True, image=image, patch=patch, channels=given["in_chans"],
-        embed=embed, inner=int(embed * given["mlp_ratio"]), depth=given["depth"], heads=given["num_heads"],
+        embed=embed, inner=inner, depth=given["depth"], heads=given["num_heads"], gated=gated,
         activation=ACTIVATIONS[given["act_layer"]], norm_eps=_eps(fields), layer_scale=given["init_values"],
         drop_path=given["drop_path_rate"],
     )  # fmt: skip
@@ -93,7 +144,9 @@ def read(fields: Fields) -> ViTConfig:
         changed,
         block=replace(changed.block, attention=replace(changed.block.attention, bias=given["qkv_bias"])),
         patches=replace(changed.patches, bias=not given["pre_norm"]),
-        tokens=("class_token", "distillation_token") if given["distilled"] else ("class_token",),
+        tokens=_tokens(given),
+        position="patches" if given["no_embed_class"] else "learned",
+        resampling="smooth_bicubic" if given["dynamic_img_size"] else "bicubic",
         norm={"end": "both", "none": "start"}[end] if given["pre_norm"] else end,
     )
 
@@ -101,16 +154,22 @@ def read(fields: Fields) -> ViTConfig:
 def write(config: ViTConfig) -> dict[str, Any]:
     """Return an architecture, and all arguments that make it this one."""
     block, patches = config.block, config.patches
-    distilled = "distillation_token" in config.tokens
-    inner, embed = block.feedforward.inner, block.embed
+    distilled, gated = "distillation_token" in config.tokens, block.feedforward.gated
+    inner, embed = block.feedforward.inner * (2 if gated else 1), block.embed
     name = f"deit_base{'_distilled' * distilled}_patch16_224"
+    name = "vit_giant_patch14_reg4_dinov2" if gated else name
     return {
+        **written_image(patches.channels, *patches.image),
         ARCHITECTURE: "vit_base_patch16_clip_224" if block.residual.norm_eps == CLIP_EPS else name,
         ARGUMENTS: {
             "img_size": list(patches.image), "patch_size": list(patches.patch), "in_chans": patches.channels,
-            "embed_dim": embed, "depth": config.depth, "num_heads": block.attention.heads, "mlp_ratio": inner / embed,
-            "qkv_bias": block.attention.bias, "init_values": block.residual.layer_scale, "pre_norm": config.start_norm,
+            "embed_dim": embed, "depth": config.depth, "num_heads": block.attention.heads,
+            "mlp_ratio": ratio_of(inner, embed), "qkv_bias": block.attention.bias,
+            "init_values": block.residual.layer_scale, "pre_norm": config.start_norm,
             "act_layer": block.feedforward.activation, "drop_path_rate": block.residual.drop_path,
+            "fc_norm": not config.end_norm, "class_token": "class_token" in config.tokens,
+            "reg_tokens": config.tokens.count(REGISTER), "no_embed_class": config.position == "patches",
+            "dynamic_img_size": config.resampling == "smooth_bicubic",
         },
     }  # fmt: skip
 
@@ -141,19 +200,27 @@ def _mean_of_both(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
 
 
 def _said(config: ClassifierConfig) -> dict[str, Any]:
-    return {"global_pool": "token" if config.head.pool == "first" else "avg"}
+    """Return what is beside the backbone; timm makes models of the arguments alone."""
+    pool = "token" if config.head.pool == "first" else "avg"
+    return {"global_pool": pool, ARGUMENTS: {**write(config.backbone)[ARGUMENTS], "global_pool": pool}}
+
+
+def _grid(fields: Fields) -> tuple[int, int]:
+    return read(fields).patches.grid
 
 
 def _blocks() -> Table:
     ours, theirs = "trunk.blocks", "blocks.{}"
     parts = tuple(f"{ours}.attention.{part}" for part in ("query", "key", "value"))
+    gated, gate = (f"{ours}.feedforward.gate", f"{ours}.feedforward.up"), f"{ours}.feedforward.gate.kernel"
     return (
         *norm(f"{ours}.attention_residual.norm", f"{theirs}.norm1"),
         *linear(parts, f"{theirs}.attn.qkv"),
         *linear(f"{ours}.attention.out", f"{theirs}.attn.proj", inputs=2),
         *parameter(f"{ours}.attention_residual.layer_scale", f"{theirs}.ls1.gamma"),
         *norm(f"{ours}.feedforward_residual.norm", f"{theirs}.norm2"),
-        *linear(f"{ours}.feedforward.up", f"{theirs}.mlp.fc1"),
+        *(replace(row, unless=gate) for row in linear(f"{ours}.feedforward.up", f"{theirs}.mlp.fc1")),
+        *(replace(row, given=gate) for row in linear(gated, f"{theirs}.mlp.fc1")),
         *linear(f"{ours}.feedforward.down", f"{theirs}.mlp.fc2"),
         *parameter(f"{ours}.feedforward_residual.layer_scale", f"{theirs}.ls2.gamma"),
     )
@@ -162,7 +229,8 @@ def _blocks() -> Table:
 TABLE = (
     *parameter("class_token", "cls_token", ones=1),
     *parameter("distillation_token", "dist_token", ones=1),
-    *parameter("positions", "pos_embed", ones=1, fit=fitted_positions(lambda fields: read(fields).patches.grid)),
+    *parameter(REGISTER, "reg_token", ones=1),
+    *parameter("positions", "pos_embed", ones=1, fit=fitted_positions(_grid, smooth_bicubic)),
     *conv("patches.patch", "patch_embed.proj"),
     *norm("norm", "norm_pre"),
     *_blocks(),

@@ -25,7 +25,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
-from flax_transformer.ops.resample import resample_positions
+from flax_transformer.ops.resample import bicubic, resample_positions, smooth_bicubic
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
@@ -42,8 +42,11 @@ class ViTConfig(TrunkConfig):
     tokens: tuple[str, ...] = ("class_token",)
     """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too. Of a
     name that stands several times there are as many, one after another: DINOv3's `register_tokens`."""
-    position: Literal["learned", "fixed", "none"] = "learned"
-    """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
+    position: Literal["learned", "patches", "fixed", "none"] = "learned"
+    """Of tokens and patches: "learned"; "patches", learned and of these alone, tokens do without; or "fixed", sinusoids
+    in a table that gets no gradients (MAE)."""
+    resampling: Literal["bicubic", "smooth_bicubic"] = "bicubic"
+    """How a table of positions is made one of another grid: see `ops.resample`."""
     mask_token: bool = False
     """Whether there is a learned vector for patches that are masked."""
     norm: Literal["end", "start", "both", "none"] = "end"
@@ -76,7 +79,12 @@ class ViTConfig(TrunkConfig):
     @property
     def tabled(self) -> bool:
         """Whether positions are in a table."""
-        return self.position in ("learned", "fixed")
+        return self.position in ("learned", "patches", "fixed")
+
+    @property
+    def placed_tokens(self) -> int:
+        """How many of the tokens are in the table of positions."""
+        return 0 if self.position == "patches" else len(self.tokens)
 
     def build(self, rngs: nnx.Rngs) -> "ViT":
         """Make the encoder."""
@@ -101,7 +109,7 @@ class ViT(ReadsImages, Module):
         self.cfg = cfg
         self.patches = cfg.patches.build(rngs)
         tables = Counter((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1])
-        tables |= {"positions": len(cfg.tokens) + math.prod(cfg.patches.grid)} if cfg.tabled else {}
+        tables |= {"positions": cfg.placed_tokens + math.prod(cfg.patches.grid)} if cfg.tabled else {}
         init = nnx.initializers.normal(cfg.table_std)
         for name, count in tables.items():
             values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
@@ -151,14 +159,17 @@ class ViT(ReadsImages, Module):
     def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"] | None:
         """Return the positions of tokens and patches for a grid of patches, that of training or another.
 
-        The table is resampled for another one, bicubic as torch does it; tokens keep theirs.
+        The table is resampled for another one, as torch does it; tokens keep theirs.
         """
         cfg = self.cfg
         if cfg.position == "none":
             return None
         table = widen(self.positions[...])
         table = jax.lax.stop_gradient(table) if cfg.position == "fixed" else table
-        return resample_positions(table, (rows, columns), tokens=len(cfg.tokens), grid=cfg.patches.grid)
+        kernel = {"bicubic": bicubic, "smooth_bicubic": smooth_bicubic}[cfg.resampling]
+        placed = cfg.placed_tokens
+        table = resample_positions(table, (rows, columns), tokens=placed, grid=cfg.patches.grid, kernel=kernel)
+        return table if placed == len(cfg.tokens) else jnp.pad(table, ((len(cfg.tokens), 0), (0, 0)))
 
     def __call__(
         self,
