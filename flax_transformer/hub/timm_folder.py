@@ -12,10 +12,13 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.image_step import CenterCrop
 
 ARCHITECTURE, ARGUMENTS, IMAGES = "architecture", "model_args", "pretrained_cfg"
-KINDS = {"vit": "timm_vit", "deit": "timm_vit", "convnext": "timm_convnext"}
+KINDS = {"vit": "timm_vit", "deit": "timm_vit", "eva": "timm_eva", "eva02": "timm_eva", "convnext": "timm_convnext"}
 """How the names of architectures begin, and the family that reads these."""
+ROTARY = "_rope_reg"
+"""What is in names of those that timm makes as an EVA, and calls a `vit_…`."""
 CLASSES = {
     "timm_vit": ("TimmVisionTransformerModel", "TimmVisionTransformerForImageClassification"),
+    "timm_eva": ("TimmEvaModel", "TimmEvaForImageClassification"),
     "timm_convnext": ("TimmConvNeXtModel", "TimmConvNeXtForImageClassification"),
 }
 """Of a family: without classes, and with them."""
@@ -42,7 +45,7 @@ def with_model_type(config: Mapping[str, Any]) -> dict[str, Any]:
       ValueError: an architecture of another kind than those that are read.
     """
     name = config[ARCHITECTURE]
-    kind = KINDS.get(name.split("_")[0])
+    kind = "timm_eva" if ROTARY in name else KINDS.get(name.split("_")[0])
     if kind is None:
         raise ValueError(f"config.json is of timm's {name!r:.60}; read are {', '.join(f'{each}_…' for each in KINDS)}")
     classes, names = config.get("num_classes", 1000), config.get("label_names")

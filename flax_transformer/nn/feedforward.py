@@ -83,11 +83,18 @@ class FeedForward(Module):
         """Apply to every position alike; `key` is for activation dropout."""
         check_hidden(x, self.cfg.embed)
         check_single(self.down.kernel, 2)
+        return self.down(self._before_down(self._neurons(x), key))
+
+    def _neurons(self, x: Array) -> Array:
+        """Return the activations [*B, T, F]."""
         act = activation(self.cfg.activation)
         hidden = self.up(x)
         hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
-        hidden = constrain(checkpoint_name(hidden, "neurons"), "batch", "length", "inner")
-        return self.down(dropout(hidden, self.cfg.activation_dropout, key))
+        return constrain(checkpoint_name(hidden, "neurons"), "batch", "length", "inner")
+
+    def _before_down(self, hidden: Array, key: PRNGKeyArray | None) -> Array:
+        """Return what the second linear layer is given."""
+        return dropout(hidden, self.cfg.activation_dropout, key)
 
 
 @frozen
@@ -100,8 +107,6 @@ class NormedFeedForwardConfig(FeedForwardConfig):
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, 0, "norm_eps")
-        if self.gated:
-            raise ValueError("a feed-forward layer with a norm inside is not gated, got gated=True")
 
     def build(self, rngs: nnx.Rngs) -> "NormedFeedForward":
         """Make the layer."""
@@ -109,15 +114,11 @@ class NormedFeedForwardConfig(FeedForwardConfig):
 
 
 class NormedFeedForward(FeedForward):
-    """Two linear layers with an activation and a norm between."""
+    """Two linear layers with an activation and a norm between, or three when gated."""
 
     def __init__(self, cfg: NormedFeedForwardConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         self.norm = make_norm("layer", cfg.inner, eps=cfg.norm_eps, precision=cfg.precision, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
-        """Apply to every position alike; `key` is for activation dropout."""
-        check_hidden(x, self.cfg.embed)
-        hidden = checkpoint_name(activation(self.cfg.activation)(self.up(x)), "neurons")
-        hidden = constrain(hidden, "batch", "length", "inner")
-        return self.down(self.norm(dropout(hidden, self.cfg.activation_dropout, key)))
+    def _before_down(self, hidden: Array, key: PRNGKeyArray | None) -> Array:
+        return self.norm(super()._before_down(hidden, key))

@@ -36,6 +36,7 @@ from flax_transformer.nn.norm import make_norm
 from flax_transformer.nn.quantized import Quantized
 from flax_transformer.ops import Dropout, Mask
 from flax_transformer.ops.attention.latent import latent_attention
+from flax_transformer.ops.position import split_pairs
 from flax_transformer.ops.rounded_product import rounded_product
 
 
@@ -207,7 +208,7 @@ class LatentAttention(Attention):
             return q, key, latent
         positions = jnp.arange(x.shape[-2]) + first if positions is None else positions
         plain, turning = jnp.split(q, [self.cfg.width], axis=-1)
-        pairs = [_halves(each) if self.cfg.interleaved else each for each in (turning, key)]
+        pairs = [split_pairs(each) if self.cfg.interleaved else each for each in (turning, key)]
         turned, key = self.cfg.rotary.under(mask).turn(pairs, positions)
         return jnp.concatenate([plain, turned], axis=-1), key, latent
 
@@ -240,11 +241,6 @@ class LatentAttention(Attention):
         low = rounded_product("...tnh,cnh->...tnc", plain, up_key)
         mixed = latent_attention(low, turned, latent, key, mask, bias, scale=self.cfg.score_scale)
         return rounded_product("...tnc,cnh->...tnh", mixed, up_value)
-
-
-def _halves(x: Float[Array, "*B R"]) -> Float[Array, "*B R"]:
-    """Move channels 2i to i and 2i + 1 to i + R / 2."""
-    return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
 
 
 def _as_wide(q: Array, k: Array, v: Array) -> tuple[Array, ...]:

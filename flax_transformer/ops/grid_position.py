@@ -89,14 +89,44 @@ def grid_angles(places: Float[Array, "P 2"], width: int, base: float) -> Float[A
     >>> grid_angles(jnp.array([[0.5, 1.0]]), 4, 100.0)
     Array([[3.14..., 6.28...]], dtype=float32)
     """
+    return _turned(2 * math.pi * places, width, base)
+
+
+def number_angles(places: Float[Array, "P 2"], width: int, base: float) -> Float[Array, "P half"]:
+    """Return angles as `grid_angles` does, of places as of `patch_numbers`: 1 at the second row or column for the first
+    pair of each.
+
+    >>> number_angles(jnp.array([[0.0, 1.0]]), 8, 100.0).round(2)
+    Array([[0. , 0. , 1. , 0.1]], dtype=float32)
+    """
+    return _turned(places, width, base)
+
+
+def _turned(places: Array, width: int, base: float) -> Array:
     if width % 4:
         raise ValueError(
             f"rows and columns turn pairs of channels each, so that H must be a multiple of 4, got {width}"
         )
     exponents = (np.arange(width // 4) * (4 / width)).astype(np.float32)
     frequencies = np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
-    angles = (2 * math.pi * places)[..., None] * frequencies
-    return angles.reshape(*places.shape[:-1], width // 2)
+    return (places[..., None] * frequencies).reshape(*places.shape[:-1], width // 2)
+
+
+def patch_numbers(rows: int, columns: int, like: tuple[int, int] | None = None) -> Float[Array, "P 2"]:
+    """Return row and column of each place of a grid, line by line, counted from 0.
+
+    Args:
+      like: rows and columns of another grid, to whose numbers these are scaled (Fang et al. 2023,
+        https://arxiv.org/abs/2303.11331, as published); None: they are not.
+
+    >>> patch_numbers(1, 2, (4, 4))
+    Array([[0., 0.],
+           [0., 2.]], dtype=float32)
+    """
+    sides = [np.arange(count, dtype=np.float32) for count in (rows, columns)]
+    if like is not None:
+        sides = [side / np.float32(len(side)) * np.float32(other) for side, other in zip(sides, like, strict=True)]
+    return jnp.asarray(np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2))
 
 
 def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Array, "*B I J"]:

@@ -147,6 +147,15 @@ def turn_pairs(
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
+def split_pairs(x: Float[Array, "*B H"]) -> Float[Array, "*B H"]:
+    """Move channels 2i to i and 2i + 1 to i + H/2, so that neighbours are the pairs that `turn_pairs` turns.
+
+    >>> split_pairs(jnp.arange(4.0)).tolist()
+    [0.0, 2.0, 1.0, 3.0]
+    """
+    return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
+
+
 def alibi(heads: int, T: int, S: int, offset: Int[Array, ""] | int | None = None) -> Float[Array, "N T S"]:
     """Make an attention bias that falls linearly with distance, by its own slope per head.
 

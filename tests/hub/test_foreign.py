@@ -18,8 +18,16 @@ from flax_transformer.listing import listed
     [
         ({"architecture": "beit_base_patch16_224"}, "is of timm's 'beit_base_patch16_224'; read are vit_…, deit_…"),
         ({"architecture": "vit_so150m_patch16_reg4_map_256"}, "are called vit_SIZE_patchN"),
+        ({"architecture": "eva02_enormous_patch14_clip_224"}, "those of EVA that are read are called eva_giant_patchN"),
+        ({"architecture": "eva02_tiny_patch14_224", "model_args": {"use_post_norm": True}}, "argument 'use_post_norm'"),
+        (
+            {"architecture": "eva_giant_patch14_224", "model_args": {"scale_attn_inner": True}},
+            "has scale_attn_inner with use_rot_pos_emb alone",
+        ),
+        ({"architecture": "eva02_tiny_patch14_224", "global_pool": "map"}, "global_pool='map'; read are token and avg"),
+        ({"architecture": "eva_giant_patch14_clip_224", "model_args": {"class_token": False}}, "has global_pool='avg'"),
         ({"architecture": "convnextv2_tiny"}, "timm's 'convnextv2_tiny'; read are"),
-        ({"architecture": "convnext_tiny_hnf"}, "read are convnext_tiny, convnext_small"),
+        ({"architecture": "convnext_tiny_hnf"}, "read are convnext_atto, convnext_femto"),
         ({"architecture": "vit_tiny_patch16_224", "model_args": {"qk_norm": True}}, "the argument 'qk_norm' of"),
         ({"architecture": "vit_tiny_patch16_224", "model_args": {"class_token": False}}, "without class_token has"),
         (

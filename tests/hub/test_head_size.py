@@ -88,6 +88,7 @@ def test_all_that_classify_are_here():
         "dit",
         "autoencoder-kl",
         "timm_vit",
+        "timm_eva",
         "timm_convnext",
     }
 

@@ -18,7 +18,7 @@ START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)
 START |= {"gemma3_text": "Gemma3", "mask2former": "Mask2Former"}
 OTHERS = {"HF_ColBERT", "DPREncoders", "DINOv3ViTForImageClassification"}
 """Classes of checkpoints that transformers does not have."""
-ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl", "timm_vit", "timm_convnext")
+ELSEWHERE = ("mixer", "cct", "dit", "autoencoder-kl", "timm_vit", "timm_eva", "timm_convnext")
 """Families that are not of `transformers`."""
 
 

@@ -15,10 +15,11 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.proves("timm_vit", "weights", "other classes, with their names, as timm keeps them")
+@pytest.mark.proves("timm_eva", "weights", "other classes, with their names, as timm keeps them")
 def test_other_classes_are_kept_as_timm_keeps_them(tmp_path):
     names = {str(number): name for number, name in enumerate(("cat", "dog", "owl"))}
     lenient = hub.Lenient(config={"id2label": names}, initialise=(r"^head\.(?!norm)",))
-    for kind in ("timm_vit", "timm_convnext"):
+    for kind in ("timm_vit", "timm_eva", "timm_convnext"):
         model = hub.load(GOLDEN / kind, lenient=lenient)
         hub.save(model, tmp_path / kind)
         config = json.loads((tmp_path / kind / "config.json").read_text())
@@ -29,7 +30,7 @@ def test_other_classes_are_kept_as_timm_keeps_them(tmp_path):
         assert all(map(np.array_equal, jax.tree.leaves(again.model), jax.tree.leaves(model.model)))
 
 
-@pytest.mark.parametrize("kind", ["timm_vit", "timm_convnext"])
+@pytest.mark.parametrize("kind", ["timm_vit", "timm_vit_registers", "timm_eva", "timm_convnext"])
 def test_a_model_made_here_leaves_as_timm_s(tmp_path, kind):
     """With all arguments that make it, whatever the architecture's name stands for."""
     loaded = hub.load(GOLDEN / kind)

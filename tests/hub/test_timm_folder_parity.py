@@ -29,6 +29,7 @@ def timm():
 
 
 @pytest.mark.proves("timm_vit", "parity", "logits, features, tensors and images against timm")
+@pytest.mark.proves("timm_eva", "parity", "logits, features, tensors and images against timm")
 @pytest.mark.proves("timm_convnext", "parity", "logits, features, tensors and images against timm")
 @pytest.mark.parametrize("case", timm_checkpoint.CASES)
 def test_a_folder_of_timm_comes_in_and_goes_out(timm, tmp_path, case):
@@ -51,7 +52,7 @@ def test_a_folder_of_timm_comes_in_and_goes_out(timm, tmp_path, case):
         np.testing.assert_array_equal(again(torch.as_tensor(images)).numpy(), next(iter(wanted.values())))
 
 
-@pytest.mark.parametrize("case", ["vit", "registers", "registers, class token"])
+@pytest.mark.parametrize("case", ["vit", "registers", "registers, class token", "eva02, norms inside"])
 @pytest.mark.parametrize("size", [(56, 84), (16, 16), (40, 29)])
 def test_images_of_any_size_are_read_as_timm_reads_them(timm, tmp_path, case, size):
     """Positions for a coarser grid are smoothed, where the model takes images of any size."""
@@ -86,7 +87,7 @@ def test_positions_are_fitted_to_other_images_as_timm_does(timm, tmp_path):
 
 
 ACTIVATIONS = {"GELU": "gelu", "QuickGELU": "quick_gelu", "SiLU": "silu"}
-NAMES = {"vit": 60, "deit": 8, "convnext": 5}
+NAMES = {"vit": 64, "deit": 8, "eva": 14, "convnext": 9}
 """How names of architectures begin, and how many of these are read at least."""
 
 

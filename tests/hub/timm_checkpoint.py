@@ -47,6 +47,31 @@ CASES = {
     "no bias of queries": ("vit_so150m2_patch16_reg1_gap_256", {
         "num_classes": 6, "img_size": 32, "embed_dim": 26, "depth": 2, "num_heads": 13,
     }),
+    "eva": ("eva_giant_patch14_224", {
+        "num_classes": 5, "img_size": (28, 42), "embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 2.5,
+    }),
+    "eva, class token": ("eva_giant_patch14_clip_224", {
+        "num_classes": 0, "img_size": 28, "embed_dim": 32, "depth": 1, "num_heads": 4, "qkv_bias": False,
+        "init_values": 0.1, "in_chans": 1,
+    }),
+    "eva02": ("eva02_tiny_patch14_224", {
+        "num_classes": 4, "img_size": (42, 28), "embed_dim": 24, "depth": 2, "num_heads": 3,
+    }),
+    "eva02, norms inside": ("eva02_base_patch14_448", {
+        "num_classes": 6, "img_size": 64, "patch_size": 16, "embed_dim": 32, "depth": 3, "num_heads": 2,
+        "ref_feat_shape": (2, 3),
+    }),
+    "eva02, clip": ("eva02_base_patch16_clip_224", {
+        "num_classes": 7, "img_size": 48, "embed_dim": 48, "depth": 2, "num_heads": 4,
+    }),
+    "eva02, registers": ("eva02_small_patch14_336", {
+        "num_classes": 3, "img_size": 42, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_reg_tokens": 2,
+        "no_embed_class": True, "rope_temperature": 50.0, "scale_mlp": True, "swiglu_mlp": False,
+    }),
+    "eva, rotary positions alone": ("vit_medium_patch16_rope_reg1_gap_256", {
+        "num_classes": 5, "img_size": (48, 32), "embed_dim": 32, "depth": 2, "num_heads": 4, "use_fc_norm": False,
+    }),
+    "convnext of convolutions": ("convnext_atto", {"num_classes": 6, "depths": (1, 1, 2, 1), "dims": (8, 12, 16, 20)}),
     "convnext": ("convnext_tiny", {"num_classes": 6, "depths": (1, 2, 1, 1), "dims": (8, 16, 24, 32)}),
     "convnext without classes": ("convnext_base", {
         "num_classes": 0, "depths": (1, 1, 2, 1), "dims": (8, 12, 16, 20), "in_chans": 1,
@@ -110,4 +135,5 @@ def make(case, folder):
 if __name__ == "__main__":
     make("vit", GOLDEN / "timm_vit")
     make("registers, class token", GOLDEN / "timm_vit_registers")
+    make("eva02, norms inside", GOLDEN / "timm_eva")
     make("convnext", GOLDEN / "timm_convnext")

@@ -28,6 +28,7 @@ TEXTS = [name for name, preset in presets().items() if ".text." in preset.__modu
 """Presets of models that read text."""
 IMAGES = (
     "vit_tiny_patch16", "deit_tiny_distilled", "dinov2_small", "dinov3_small", "mae_base", "beit_base_patch16",
+    "eva02_tiny_patch14",
     "swin_tiny", "pvt_tiny", "mit_b0", "segformer_b0",
     "resnet18", "convnext_tiny", "mixer_small_patch32", "cct_2_3x2",
     "detr_resnet50",

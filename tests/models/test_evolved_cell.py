@@ -234,5 +234,3 @@ def test_what_does_not_fit_says_why():
         replace(DECODER, times=3)
     with pytest.raises(ValueError, match="all parts must have one model width"):
         replace(ENCODER, gate=replace(ENCODER.gate, embed=4))
-    with pytest.raises(ValueError, match="is not gated"):
-        replace(DECODER.feedforward, gated=True)

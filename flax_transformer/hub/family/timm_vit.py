@@ -187,7 +187,8 @@ def _distilled(fields: Fields) -> DistilledConfig:
     return DistilledConfig(backbone=backbone, head=head_of(backbone, outputs=fields.labels, pool="first"))
 
 
-def _features(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def features(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Return hidden states, and the one vector that a classifier would read."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
     return ModelOutput(last_hidden_state=states, pooler_output=model.head(states, key=keys[1]))
@@ -226,12 +227,15 @@ def _blocks() -> Table:
     )
 
 
-TABLE = (
+EMBEDDINGS = (
     *parameter("class_token", "cls_token", ones=1),
     *parameter("distillation_token", "dist_token", ones=1),
     *parameter(REGISTER, "reg_token", ones=1),
-    *parameter("positions", "pos_embed", ones=1, fit=fitted_positions(_grid, smooth_bicubic)),
     *conv("patches.patch", "patch_embed.proj"),
+)
+TABLE = (
+    *EMBEDDINGS,
+    *parameter("positions", "pos_embed", ones=1, fit=fitted_positions(_grid, smooth_bicubic)),
     *norm("norm", "norm_pre"),
     *_blocks(),
     *norm("trunk.norm", "norm"),
@@ -252,7 +256,7 @@ FAMILIES = {
                 **LAYERS,
             ),
             "TimmVisionTransformerModel": Architecture(
-                lambda fields: _head(fields, 0), _features, NORM, _said, at="backbone.", base=True,
+                lambda fields: _head(fields, 0), features, NORM, _said, at="backbone.", base=True,
                 ignored=(r"^head(_dist)?\.",), uses=("feature-extraction",), inputs=IMAGES, **LAYERS,
             ),
         },

@@ -24,7 +24,7 @@ from flax_transformer.nn.attention import Attention
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.ops import Mask
 from flax_transformer.ops.grid_position import grid_angles, patch_centres
-from flax_transformer.ops.position import turn_pairs
+from flax_transformer.ops.position import split_pairs, turn_pairs
 
 
 @frozen
@@ -46,6 +46,16 @@ class PatchRotary:
         check_at_least(self, 1, "jitter", "rescale")
         if self.base <= 0:
             raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
+
+    interleaved = False  # whether channels that turn together are neighbours, and not half a head apart
+
+    def places(self, rows: int, columns: int) -> Float[Array, "P 2"]:
+        """Return the places of a grid of patches, line by line: from −1 to 1."""
+        return patch_centres(rows, columns)
+
+    def angles(self, places: Float[Array, "P 2"], width: int) -> Float[Array, "P half"]:
+        """Return the angles by which a head of that width is turned."""
+        return grid_angles(places, width, self.base)
 
     def moved(self, places: Float[Array, "P 2"], key: PRNGKeyArray | None) -> Float[Array, "P 2"]:
         """Return the places as they are in training, moved at random; without a key as they are."""
@@ -110,6 +120,7 @@ class PatchRotaryAttention(Attention):
         if angles.shape != (x.shape[-2], self.cfg.width // 2):
             raise ValueError(f"angles must be of T={x.shape[-2]} and H/2={self.cfg.width // 2}, got {angles.shape}")
         q, k, v = self._query_key_value(x)
+        q, k = (split_pairs(each) if self.cfg.places.interleaved else each for each in (q, k))
         q, k = (turn_pairs(each, angles[:, None]) for each in (q, k))
         return self._attend(q, k, v, mask, bias, key)
 
@@ -131,16 +142,20 @@ class DINOv3Config(ViTConfig):
         return DINOv3(self, rngs=rngs)
 
 
-class DINOv3(ViT):
-    """Hidden states of an image's class token, registers and patches."""
+class PatchRotaryViT(ViT):
+    """A ViT whose blocks are told the angles of tokens and patches."""
 
     def given(self, images: Float[Array, "*B H W C"], key: PRNGKeyArray | None = None) -> dict[str, Any]:
         """Return the angles of tokens, which are 0, and of patches; a key moves these, as in training."""
         cfg, attention = self.cfg, self.cfg.block.attention
-        places = patch_centres(*cfg.patches.grid_of(*images.shape[-3:-1]))
+        places = attention.places.places(*cfg.patches.grid_of(*images.shape[-3:-1]))
         places = attention.places.moved(places, None if key is None else jax.random.fold_in(key, 0))
-        angles = grid_angles(places, attention.width, attention.places.base)
+        angles = attention.places.angles(places, attention.width)
         return {"angles": jnp.pad(angles, ((len(cfg.tokens), 0), (0, 0)))}
+
+
+class DINOv3(PatchRotaryViT):
+    """Hidden states of an image's class token, registers and patches."""
 
 
 def dinov3_block(
