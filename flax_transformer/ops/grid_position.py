@@ -96,8 +96,8 @@ def number_angles(places: Float[Array, "P 2"], width: int, base: float) -> Float
     """Return angles as `grid_angles` does, of places as of `patch_numbers`: 1 at the second row or column for the first
     pair of each.
 
-    >>> number_angles(jnp.array([[0.0, 1.0]]), 8, 100.0).round(2)
-    Array([[0. , 0. , 1. , 0.1]], dtype=float32)
+    >>> number_angles(jnp.array([[0.0, 1.0]]), 8, 16.0)
+    Array([[0.  , 0.  , 1.  , 0.25]], dtype=float32)
     """
     return _turned(places, width, base)
 
