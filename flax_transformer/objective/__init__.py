@@ -23,6 +23,7 @@ from flax_transformer.objective.layer_term import (
     LayerTerm,
 )
 from flax_transformer.objective.mask_predict import MaskPredictLoss
+from flax_transformer.objective.mask_set import MaskSetLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
@@ -81,6 +82,7 @@ __all__ = [
     "Loss",
     "MAELoss",
     "MaskPredictLoss",
+    "MaskSetLoss",
     "MaskedDistilLoss",
     "MaskedLoss",
     "MatchLoss",

@@ -93,16 +93,11 @@ class DetectionLoss(Objective):
         """Sum what the answers of one layer cost; rows of weight 0 count nothing."""
         given, none = labels["weights"], logits.shape[-1] - 1
         queries = self.match(logits, boxes, labels)
-        mine = (queries[..., None] == jnp.arange(logits.shape[1])) & (given[..., None] > 0)  # [B, M, Q]
-        taken = mine.any(1)
-        classes = jnp.where(taken, jnp.einsum("bmq,bm->bq", mine.astype(jnp.int32), labels["classes"]), none)
-        weights = rows[:, None] * jnp.where(taken, 1.0, self.no_object_weight)
-        likely = jnp.take_along_axis(jax.nn.log_softmax(logits), classes[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(boxes, queries[..., None], axis=1)
         shared = generalised_overlap(to_corners(chosen), to_corners(labels["boxes"]))
         seen = ((logits.argmax(-1) != none).sum(-1) - (given > 0).sum(-1)) * rows
         return {
-            "class_loss": -jnp.sum(weights * likely),
+            "class_loss": answers_loss(logits, queries, labels, rows, self.no_object_weight),
             "box_loss": jnp.sum(jnp.abs(chosen - labels["boxes"]).sum(-1) * given),
             "overlap_loss": jnp.sum((1 - shared) * given),
             "count_error": jnp.sum(jnp.abs(seen)),
@@ -127,7 +122,7 @@ class DetectionLoss(Objective):
         cost = self.class_cost * class_cost + self.box_cost * distance - self.overlap_cost * shared
         cost = jnp.where(jnp.isfinite(cost), cost, LARGE)
         # An object that is none costs the same everywhere, and so takes an answer that nobody needs.
-        return _assign(jax.lax.stop_gradient(jnp.where(labels["weights"][:, None] > 0, cost, 0)))
+        return assign(jax.lax.stop_gradient(jnp.where(labels["weights"][:, None] > 0, cost, 0)))
 
 
 def fits_image(boxes: Float[Array, "*B 4"]) -> Bool[Array, "*B 4"]:
@@ -150,7 +145,29 @@ def screened(labels: Mapping[str, Array], outputs: int) -> dict[str, Array]:
     }
 
 
+def answers_loss(
+    logits: Float[Array, "B Q E"], queries: Int[Array, "B M"], labels: Mapping[str, Array], rows: Float[Array, "B"],
+    none_weight: float,
+) -> Float[Array, ""]:  # fmt: skip
+    """Sum the cross-entropy of the classes of answers, which is none, E − 1, of one that no object is matched with.
+
+    Args:
+      queries: with which answer each object is matched.
+      labels: `classes` and `weights` [B, M] of the objects.
+      rows: what each image counts.
+      none_weight: what an answer without an object counts, beside one with.
+    """
+    mine = (queries[..., None] == jnp.arange(logits.shape[1])) & (labels["weights"][..., None] > 0)  # [B, M, Q]
+    taken = mine.any(1)
+    found = jnp.einsum("bmq,bm->bq", mine.astype(jnp.int32), labels["classes"])
+    classes = jnp.where(taken, found, logits.shape[-1] - 1)
+    weights = rows[:, None] * jnp.where(taken, 1.0, none_weight)
+    likely = jnp.take_along_axis(jax.nn.log_softmax(logits), classes[..., None], axis=-1)[..., 0]
+    return -jnp.sum(weights * likely)
+
+
 @jax.vmap
-def _assign(cost: Float[Array, "Q M"]) -> Int[Array, "M"]:
+def assign(cost: Float[Array, "Q M"]) -> Int[Array, "M"]:
+    """Return with which answer each object is matched, so that all together cost least (Kuhn 1955)."""
     rows, columns = hungarian_algorithm(cost)
     return jnp.zeros(cost.shape[1], jnp.int32).at[columns].set(rows.astype(jnp.int32))

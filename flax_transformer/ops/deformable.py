@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.float32 import widen
 
@@ -32,6 +32,20 @@ def sample_points(grid: Float[Array, "*B I J C"], points: Float[Array, "*B P 2"]
     Array([2., 3., 1.], dtype=float32)
     """
     *lead, rows, columns, C = grid.shape
+    flat, weights = bilinear_corners(points, (rows, columns))
+    values = jnp.take_along_axis(grid.reshape(*lead, rows * columns, C), flat.reshape(*lead, -1, 1), axis=-2)
+    values = values.reshape(*weights.shape, C)
+    return jnp.einsum("...c,...ck->...k", weights, widen(values)).astype(grid.dtype)
+
+
+def bilinear_corners(points: Float[Array, "*B P 2"], size: Size) -> tuple[Int[Array, "*B P 4"], Float[Array, "*B P 4"]]:
+    """Return the four places of a grid around each point, line by line, and how much each counts: 0 beyond the edge.
+
+    Args:
+      points: as of `sample_points`.
+      size: rows and columns of the grid.
+    """
+    rows, columns = size
     places = widen(points) * np.array([columns, rows], np.float32) - 0.5
     first = jnp.floor(places)
     rest, corners = (places - first)[..., None, :], np.array([(0, 0), (1, 0), (0, 1), (1, 1)])
@@ -39,10 +53,7 @@ def sample_points(grid: Float[Array, "*B I J C"], points: Float[Array, "*B P 2"]
     at = first.astype(jnp.int32)[..., None, :] + corners  # [*B, P, 4, 2]
     inside = ((at >= 0) & (at < np.array([columns, rows]))).all(-1)
     x, y = jnp.clip(at[..., 0], 0, columns - 1), jnp.clip(at[..., 1], 0, rows - 1)
-    flat = (y * columns + x).reshape(*lead, -1, 1)
-    values = jnp.take_along_axis(grid.reshape(*lead, rows * columns, C), flat, axis=-2)
-    values = values.reshape(*weights.shape, C)
-    return jnp.einsum("...c,...ck->...k", jnp.where(inside, weights, 0), widen(values)).astype(grid.dtype)
+    return y * columns + x, jnp.where(inside, weights, 0)
 
 
 def deformable_attention(

@@ -88,6 +88,13 @@ def found(self, hidden, key=None):
     return SimpleNamespace(logits=layers[..., :E], boxes=jax.nn.sigmoid(layers[..., E:]))
 
 
+def masked(self, hidden, key=None):
+    """Answer with masks of 3 × 4 places, as `found` does with boxes."""
+    layers = found(self, hidden).logits
+    masks = jnp.einsum("blqe,eij->blqij", layers, 4 * jnp.cos(jnp.arange(E * 12.0)).reshape(E, 3, 4))
+    return SimpleNamespace(logits=layers, masks=masks)
+
+
 def layered(self, x, lengths=None, key=None):
     def block(x, _):
         x = checkpoint_name(x, "hidden_states")
@@ -177,6 +184,14 @@ OBJECTS = {
         "weights": (np.arange(M) < (COUNTS - 1)[:, None]).astype(np.float32),
     },
     "weights": np.ones(B, np.float32),
+}
+SEGMENTS = {
+    **OBJECTS,
+    "labels": {
+        "segments": np.random.default_rng(3).integers(-1, M, (B, 5, 7)).astype(np.int32),
+        "classes": OBJECTS["labels"]["classes"],
+        "weights": OBJECTS["labels"]["weights"],
+    },
 }
 AUDIO = {"inputs": INPUTS, "labels": ORDER[:, :2], "weights": REAL[:, :2]}
 TEXTS = {
