@@ -70,6 +70,9 @@ class AlibiConfig:
 
     scale: float = 1.0
     """What they are multiplied by: a Falcon scales them with its products of queries and keys, by H ** -0.5."""
+    rounded: bool = False
+    """Whether slopes, positions and their products have the digits of bfloat16, as Falcon in `transformers`; of causal
+    attention alone."""
 
     def __post_init__(self):
         check_fields(self)
@@ -77,7 +80,13 @@ class AlibiConfig:
             raise ValueError(f"scale must be above 0, got {self.scale}")
 
     def build(self, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs) -> "AlibiBias":
-        """Make the bias of attention with so many heads."""
+        """Make the bias of attention with so many heads.
+
+        Raises:
+          ValueError: slopes that are rounded, of attention to both sides.
+        """
+        if self.rounded and not causal:
+            raise ValueError(f"biases that are rounded are of causal attention alone, got {self}")
         return AlibiBias(self, heads)
 
 
@@ -89,4 +98,17 @@ class AlibiBias(Module):
 
     def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
         """Return the bias of T queries on S keys, in float32; `offset` as `RelativeBias` has it."""
-        return alibi(self.heads, T, S, offset) * self.cfg.scale
+        if not self.cfg.rounded:
+            return alibi(self.heads, T, S, offset) * self.cfg.scale
+        # Of a row of scores all may have as much added: what the query's own position has is taken away.
+        keys, queries = self._rounded(jnp.arange(S)), self._rounded(jnp.arange(T) + offset)
+        return (keys[:, None, :] - queries[:, :, None]) * self.cfg.scale
+
+    def _rounded(self, positions: Int[Array, "P"]) -> Float[Array, "N P"]:
+        slopes = alibi(self.heads, 2, 2)[:, 0, 1]  # of a distance of one, below zero
+        return -_short(_short(slopes)[:, None] * _short(positions.astype(jnp.float32)))
+
+
+def _short(x: Array) -> Array:
+    """Round to the digits of bfloat16, which a compiler may do without where a type is converted there and back."""
+    return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)

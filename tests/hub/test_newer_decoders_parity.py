@@ -1,7 +1,9 @@
 """Qwen3-MoE, Phi-3, GPT-NeoX, OPT and Falcon against transformers: every class, odd sizes, and the way back."""
 
+import numpy as np
 import pytest
 
+from flax_transformer import hub
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registry import find_architecture
 from tests.hub import decoder_case
@@ -116,6 +118,21 @@ def config_of(case):
 def test_language_model_equals_transformers(tmp_path, case):
     config, name = config_of(case)
     decoder_case.language_model_is_the_same(make(name, config), tmp_path)
+
+
+@pytest.mark.parametrize("heads", [6, 5])
+def test_slopes_of_falcon_are_rounded_as_in_transformers(tmp_path, heads):
+    """Of heads that are no power of two, over positions that bfloat16 does not tell apart."""
+    options = {**SMALL, "alibi": True, "multi_query": False, "hidden_size": 8 * heads, "num_attention_heads": heads}
+    model = make("FalconForCausalLM", transformers.FalconConfig(**options))
+    model.save_pretrained(tmp_path)
+    ids = np.random.default_rng(0).integers(3, 50, (2, 400))
+    seen = np.ones_like(ids)
+    seen[1, 350:] = 0
+    with torch.no_grad():
+        expected = model(torch.tensor(ids), attention_mask=torch.tensor(seen)).logits.numpy()
+    found = hub.load(tmp_path)(input_ids=ids, attention_mask=seen).logits
+    np.testing.assert_allclose(found[seen == 1], expected[seen == 1], atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,19 @@ def test_alibi_is_scaled_and_has_no_parameters():
         AlibiConfig(scale=0.0)
 
 
+def test_rounded_slopes_have_the_digits_of_bfloat16():
+    """In the positions of keys alone, which softmax cannot tell from distances."""
+    options = {"precision": BLOCK.attention.precision, "rngs": nnx.Rngs(0)}
+    bias = AlibiConfig(scale=0.5, rounded=True).build(6, causal=True, **options)(3, 700, 697)
+    whole = np.asarray(alibi(6, 1, 2, 1)[:, 0, 0]).astype(jnp.bfloat16)  # minus the slopes
+    keys = (-whole[:, None] * np.arange(700).astype(jnp.bfloat16)).astype(np.float32)
+    np.testing.assert_array_equal(np.diff(bias[:, 0]), 0.5 * np.diff(keys))
+    np.testing.assert_array_equal(bias[:, 1, 698], 0)
+    assert np.abs(bias - 0.5 * alibi(6, 3, 700, 697)).max() > 0.1
+    with pytest.raises(ValueError, match="of causal attention alone"):
+        AlibiConfig(rounded=True).build(6, causal=False, **options)
+
+
 SMALL = with_fields(falcon_7b(23), embed=12, heads=3, kv_heads=1, inner=16, depth=2, max_length=16, rotary=None)
 
 

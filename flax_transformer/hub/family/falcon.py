@@ -47,7 +47,7 @@ def _reads(fields: Fields) -> dict[str, Any]:
         "parallel": parallel,
         "feedforward_residual": without if norms == 1 else None,
         "rotary": None if alibi else read_rotary(fields),
-        "relative": AlibiConfig(scale=(embed // max(heads, 1)) ** -0.5) if alibi else None,
+        "relative": AlibiConfig(scale=(embed // max(heads, 1)) ** -0.5, rounded=True) if alibi else None,
     }
 
 
