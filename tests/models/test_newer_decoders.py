@@ -239,7 +239,9 @@ DECODED = {
     "opt_125m": lambda: small("opt_125m", head_width=None, dropout=0.0),
     "pythia_70m": lambda: small("pythia_70m", width=4),
     "falcon_7b": lambda: small("falcon_7b", kv_heads=1),
-    "falcon_40b": lambda: replace(small("falcon_40b", kv_heads=2, rotary=None), relative=AlibiConfig(scale=8**-0.5, rounded=True)),
+    "falcon_40b": lambda: replace(
+        small("falcon_40b", kv_heads=2, rotary=None), relative=AlibiConfig(scale=8**-0.5, rounded=True)
+    ),
 }
 
 
