@@ -72,7 +72,11 @@ def test_training_sees_the_export_and_its_gradient_comes_to_every_kernel(golden,
 @pytest.mark.rotates
 def test_zeros_are_so_many_and_are_written(golden, tmp_path):
     pruned = replace(golden.pretrained, model=prune_model(golden.pretrained.model, Pruning(share=0.5)))
-    assert 0.3 < zero_share(pruned.model) <= 0.5
+    zeros = {path: float(np.mean(kernel == 0)) for path, kernel in kernels_of(pruned.model).items()}
+    kept = {path for path, share in zeros.items() if share < 0.1}  # patches, tables and heads
+    assert all(0.4 <= share <= 0.5 for path, share in zeros.items() if path not in kept), zeros
+    assert kept < zeros.keys()
+    assert 0 < zero_share(pruned.model) <= 0.5
     hub.save(pruned, tmp_path)
     for path, kernel in kernels_of(hub.load(tmp_path).model).items():
         np.testing.assert_array_equal(kernel, kernels_of(pruned.model)[path])
