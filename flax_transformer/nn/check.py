@@ -58,7 +58,9 @@ def check_ids(what: str, ids: Any) -> None:
         raise ValueError(f"{what} must be an array [*B, T] of whole numbers, got {kind}")
 
 
-def check_embeddings(embeddings: Any, width: int, what: str = "embeddings in the place of tokens") -> None:
+def check_embeddings(
+    embeddings: Any, width: int, what: str = "tokens must be whole numbers, or embeddings in their place"
+) -> None:
     """Raise ValueError unless these are embeddings [*B, T, D] of a table's width in floating point."""
     dtype, shape = getattr(embeddings, "dtype", np.dtype(bool)), jnp.shape(embeddings)
     if not jnp.issubdtype(dtype, jnp.floating) or len(shape) < 2 or shape[-1] != width:

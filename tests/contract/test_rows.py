@@ -20,7 +20,7 @@ COMPUTED = {"swin", "timesformer", "longformer", "led", "big_bird", "mixtral"}
 SHORT = {"longformer", "lxmert", "mpnet", "roberta", "whisper"}
 """Families whose golden checkpoints have few positions."""
 
-FACTORS = dict.fromkeys(("dinov3_vit", "timm_eva"), {"jitter": 1.5})
+FACTORS = {family: {"jitter": 1.5} for family in ("dinov3_vit", "timm_eva")}
 """What is called as a rate is, and is a factor of at least 1."""
 REFUSED = {"mask2former": {"drop_path"}}
 """What parts of a family refuse to drop: every layer of Mask2Former's decoder answers."""

@@ -220,7 +220,10 @@ def embed(config=TABLE, **given):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (embed(tokens=jnp.ones((2, 3))), "tokens must be .* whole numbers, got float32"),
+        (
+            embed(tokens=jnp.ones((2, 3))),
+            r"tokens must be whole numbers, or embeddings .* floats \[\*B, T, \d+\], .*, got float32 of \(2, 3\)",
+        ),
         (embed(tokens=bools(2, 3)), "tokens must be .* whole numbers, got bool"),
         (embed(tokens=jnp.int32(3)), r"tokens must be an array \[\*B, T\]"),
         (embed(tokens=jnp.ones(3, int), positions=jnp.ones((2, 3), int)), r"positions must broadcast to \(3,\)"),
@@ -346,7 +349,7 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
-        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, output, both, got 'Pre'"),
+        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, output, both, none, got 'Pre'"),
         (CONFIG, dict(layer_scale="yes"), "layer_scale must be a number or None, got 'yes'"),
         (CONFIG, dict(drop_path=1), r"drop_path must be in \[0, 1\), got 1"),
         (CONFIG, dict(qk_norm=True), "qk_norm must be a number or None, got True"),
@@ -396,7 +399,7 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (
             EncoderConfig(embedding=TABLE, block=CONFIG),
             dict(relative=True),
-            "relative must be a RelativeConfig or None",
+            "relative must be a RelativeConfig or an AlibiConfig or None",
         ),
     ],
 )
