@@ -14,7 +14,7 @@ from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.grid import Grid
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import Mask, lookup, widen
+from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.resample import bilinear, resample_relative_bias
 
 
@@ -83,7 +83,8 @@ class GridBias(Module):
             last = len(table) - 3
             index = np.pad(index, ((1, 0), (1, 0)), constant_values=last)
             index[1:, 0], index[0, 0] = last + 1, last + 2
-        return jnp.moveaxis(widen(lookup(table, jnp.asarray(index))), -1, 0)
+        # All are within the table, and gradients are added up in float32, as `lookup` adds them.
+        return jnp.moveaxis(jnp.take(widen(table), jnp.asarray(index), axis=0, mode="clip"), -1, 0)
 
 
 @frozen

@@ -15,12 +15,10 @@ from tests.task.test_program import FOLDER, unchecked
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 __all__ = ["unchecked"]
-NONE = ("swin", "vision-encoder-decoder", "mask2former")
-"""Of a Swin, whose windows are shifted in a scan: ONNX Runtime does not load what jax2onnx writes."""
 
 
 @pytest.mark.parity
-@pytest.mark.proves("programs", "as ONNX, every family not on Swin: what transformers said, by ONNX Runtime")
+@pytest.mark.proves("programs", "as ONNX, every family: what transformers said, by ONNX Runtime")
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda folder: folder.name)
 def test_every_family_s_onnx_gives_what_transformers_said(tmp_path, golden):
     onnx = pytest.importorskip("onnx")
@@ -29,10 +27,6 @@ def test_every_family_s_onnx_gives_what_transformers_said(tmp_path, golden):
         return
     given, expected = read_expected(golden)
     export = partial(export_onnx, hub.load(golden), tmp_path / "program")
-    if golden.name in NONE:
-        with pytest.raises(ValueError, match="has no ONNX"):
-            with_what_is_asked_for(export, given)
-        return
     with_what_is_asked_for(export, given)
     onnx.checker.check_model(str(tmp_path / "program" / "model.onnx"))
     program = open_onnx(tmp_path / "program")
@@ -42,7 +36,7 @@ def test_every_family_s_onnx_gives_what_transformers_said(tmp_path, golden):
 
 @pytest.mark.parity
 def test_masks_on_a_resnet_have_onnx(tmp_path):
-    """Those on a Swin, as the golden checkpoint is, have none."""
+    """The golden checkpoint is on a Swin."""
     pytest.importorskip("jax2onnx")
     from tests.hub.oracle import forward
     from tests.hub.test_mask2former_parity import built
