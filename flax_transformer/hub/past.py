@@ -29,9 +29,12 @@ class Past:
     def rest(self, read: GenerationInput, config: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens after the prompt and where they are, [B, R] padded on the left.
 
+        Padding there lies between the prompt and what follows it, where it would count as distance: windows and biases
+        of distances have none.
+
         Raises:
-          ValueError: tokens that are not known yet, as within a transform, or a row that does not begin with the prompt
-            or has no token after it.
+          ValueError: tokens that are not known yet, as within a transform, a row that does not begin with the prompt or
+            has no token after it, or rows of several lengths where attention goes by distances.
         """
         if not isinstance(read.source, np.ndarray):
             raise ValueError("past is for prompts of tokens that are known, not within a transform")
@@ -44,7 +47,14 @@ class Past:
                 raise ValueError(
                     f"each row begins with the {count} tokens of past and has others after them, row {row} does not"
                 )
-        size = fitting(config.embedding, int(lengths.max()), more=1)
+        size = int(lengths.max())
+        if config.window is None and config.relative is None:
+            size = fitting(config.embedding, size, more=1)
+        elif lengths.min() < size:
+            raise ValueError(
+                "after past rows must be of one length where attention has windows or biases of distances, got "
+                f"{lengths.tolist()} tokens"
+            )
         seen = np.arange(size) >= size - lengths[:, None]
         whole = np.pad(ids, ((0, 0), (max(size - ids.shape[1], 0), 0)))[:, -size:]
         return np.where(seen, whole, 0), seen.astype(np.int32)

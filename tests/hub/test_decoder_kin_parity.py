@@ -136,13 +136,13 @@ def test_a_whisper_is_read_as_its_decoder_alone(tmp_path):
     ("changes", "rule"),
     [
         ({"is_decoder": False}, "is_decoder=false, with which a BertLMHeadModel sees what comes after"),
-        ({"add_cross_attention": True}, "add_cross_attention=True, of which only False is supported"),
+        ({"add_cross_attention": True}, "is not a whole BertLMHeadModel: .*crossattention"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False, of which only True is supported"),
     ],
 )
 def test_what_is_not_supported_is_refused(tmp_path, changes, rule):
     made("BERT").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=rule):
+    with pytest.raises(ValueError, match=f"(?s){rule}"):
         hub.load(tmp_path, lenient=hub.Lenient(config=changes))
 
 

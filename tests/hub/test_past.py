@@ -1,5 +1,7 @@
 """What follows a prompt that was read once is what follows it where it is read each time, in every row and way."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -48,6 +50,27 @@ def test_tokens_are_those_of_the_whole_prompt(ours, way):
     for rows in (slice(0, 3), slice(1, 2)):
         want = np.asarray(ours.generate(IDS[rows], MASK[rows], **options))
         np.testing.assert_array_equal(ours.generate(IDS[rows], MASK[rows], past=past, **options), want)
+
+
+def windowed():
+    config = with_fields(CONFIGS["llama"], qk_norm=None, rotary=Rotary(base=50.0), window=4)
+    model = jax.jit(lambda: Causal(config, rngs=nnx.Rngs(0)))()
+    return hub.wrap(jax.tree.map(lambda x: 3 * x, model), "MistralForCausalLM", eos_token_id=2, pad_token_id=3)
+
+
+def with_slopes():
+    return hub.load(Path(__file__).parent / "golden" / "falcon_alibi")
+
+
+@pytest.mark.parametrize("make", [windowed, with_slopes])
+def test_distances_do_not_count_padding(make):
+    """Which rows of one length have none of; of several it would lie within them."""
+    ours = make()
+    past, ids = hub.read_prompt(ours, PROMPT), np.stack([np.append(PROMPT, rest) for rest in ([5, 6, 7], [8, 4, 9])])
+    want = ours.generate(ids, max_new_tokens=9)
+    np.testing.assert_array_equal(ours.generate(ids, past=past, max_new_tokens=9), want)
+    with pytest.raises(ValueError, match=r"must be of one length where attention has windows .*, got \[3, 1, 2\]"):
+        ours.generate(IDS, MASK, past=past)
 
 
 @pytest.mark.rotates
