@@ -71,15 +71,12 @@ def generate(
     """Continue prompts, answer sources, or say what is on images: token ids as Hugging Face's `generate` has them.
 
     The n sequences of a prompt stand after one another. They begin with the prompt, those of an encoder-decoder with
-    its start token, and are padded after their end.
-
-    What is compiled serves all prompts of about one length (see `start.padded_length`), and all numbers of new tokens,
-    temperatures and the like. Inside a transform nothing is padded.
+    its start token, and are padded after their end. What is compiled serves all prompts of about one length (see
+    `padded_length`), numbers of new tokens, temperatures and the like. Inside a transform nothing is padded.
 
     Args:
       pretrained: a `Pretrained` that is a language model.
-      inputs_embeds: embeddings in the place of `input_ids`, as `model.embedding.embed` gives them: of a prompt, after
-        which tokens follow that are returned alone, or of what an encoder reads.
+      inputs_embeds: in the place of `input_ids`, as `model.embedding.embed` gives them; new tokens are returned alone.
       attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
       pixel_values: images, for a model that reads them; several of each row, or patches beside `image_grid_thw`, where

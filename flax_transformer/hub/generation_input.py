@@ -215,7 +215,8 @@ def _words_after_states(pretrained: Any, given: Given, settings: Settings) -> Ge
         raise ValueError(f"there must be a prompt for each row of states, got {len(ids)} and {len(states)}")
     if seen is not None and not isinstance(seen, jax.core.Tracer) and not seen.all():
         raise ValueError("prompts beside states are of one length, got an attention_mask with 0")
-    return GenerationInput(states, read_mask(mask, states.shape[:2], "encoder_hidden_states", on), ids)
+    mask = read_mask(mask, states.shape[:2], "encoder_hidden_states", on, called="encoder_attention_mask")
+    return GenerationInput(states, mask, ids)
 
 
 def first_token(settings: Settings) -> int:

@@ -74,12 +74,13 @@ def is_placed(array: Any) -> bool:
     return isinstance(array, jax.core.Tracer) or (isinstance(array, jax.Array) and len(array.sharding.device_set) > 1)
 
 
-def read_mask(mask: Any, shape: tuple[int, ...], name: str, on: Any) -> Any:
-    """Return an attention mask as whole numbers, 0 and 1, or None where none is given.
+def read_mask(mask: Any, shape: tuple[int, ...], name: str, on: Any, *, called: str = "attention_mask") -> Any:
+    """Return a mask as whole numbers, 0 and 1, or None where none is given.
 
     Args:
       shape, name: of what it is about.
       on: where it is to be, numpy or jax.numpy.
+      called: its own name.
 
     Raises:
       ValueError: one of another shape.
@@ -88,7 +89,7 @@ def read_mask(mask: Any, shape: tuple[int, ...], name: str, on: Any) -> Any:
         return None
     mask = on.asarray(mask)
     if mask.shape != shape:
-        raise ValueError(f"attention_mask must have the shape of {name}, got {mask.shape} and {shape}")
+        raise ValueError(f"{called} must have the shape of {name}, got {mask.shape} and {shape}")
     return (mask != 0).astype(on.int32)
 
 

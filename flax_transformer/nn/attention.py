@@ -389,11 +389,7 @@ class Attention(Module):
         y = constrain(y, "batch", *windows, "length", "heads", None)
         if isinstance(kernel := self.out.kernel.get_value(), jax.Array):  # no part of y: costs only who captures it
             checkpoint_name(kernel, "out_kernel")
-        return self.out(self._before_out(y))
-
-    def _before_out(self, y: Array) -> Array:
-        """Return what the output layer is given of the heads: what layers that have something between change."""
-        return y
+        return self.out(y)
 
     def _mix(
         self, q: Array, k: Few, v: Few, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None

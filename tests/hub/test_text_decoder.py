@@ -78,6 +78,8 @@ def test_a_decoder_alone_is_given_the_states_it_looks_at(tmp_path, kind):
         ours.generate(ids, encoder_hidden_states=states[..., :5])
     with pytest.raises(ValueError, match="a prompt for each row of states, got 2 and 1"):
         ours.generate(ids, encoder_hidden_states=states[:1])
+    with pytest.raises(ValueError, match="encoder_attention_mask must have the shape of encoder_hidden_states"):
+        ours.generate(ids, encoder_hidden_states=states, encoder_attention_mask=mask[:, :3])
     with pytest.raises(ValueError, match="looks at encoder_hidden_states, got none"):
         ours.generate(ids)
 

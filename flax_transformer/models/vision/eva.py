@@ -5,6 +5,7 @@ Axes: B batch, T tokens and patches, P patches, D width, N heads, H head width, 
 """
 
 from dataclasses import replace
+from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -83,7 +84,8 @@ class EvaAttention(PatchRotaryAttention):
             width = cfg.heads * cfg.width
             self.norm = make_norm("layer", width, eps=cfg.inner_norm, precision=cfg.precision, rngs=rngs)
 
-    def _before_out(self, y: Array) -> Array:
+    def _mix(self, *given: Any, **extra: Any) -> Array:
+        y = super()._mix(*given, **extra)
         if self.cfg.inner_norm is None:
             return y
         return self.norm(y.reshape(*y.shape[:-2], -1)).reshape(y.shape)
