@@ -9,7 +9,8 @@ falls to its end just when the budget does; evaluations and the test come on top
 as `flax-transformer compare` does, in `comparison.html` and, as a table, `comparison.txt`.
 
 The same command goes on where a series was cut off; with more models or seeds it makes those runs alone. Models that
-learn from a teacher's words are named by `--students`, and `--taught` is the folder of that corpus.
+learn from a teacher's words are named by `--students`, `--taught` is the folder of that corpus, and `--teacher` is the
+run they begin with the parameters of.
 """
 
 from dataclasses import replace
@@ -65,6 +66,8 @@ class Comparison:
     """Models that are trained on `taught`."""
     taught: str = ""
     """Folder of a corpus with a teacher's words: `train`, `validation`, `test`."""
+    teacher: str = ""
+    """Run that students begin with the parameters and the tokenizer of."""
 
     def __post_init__(self):
         check_at_least(self, 1, "steps", "evaluations", "average")
@@ -75,6 +78,8 @@ class Comparison:
             raise ValueError(f"minutes must be above 0, got {self.minutes}")
         if bool(self.students) != bool(self.taught):
             raise ValueError(f"students and taught go together, got {self.students} and {self.taught!r}")
+        if self.teacher and not self.students:
+            raise ValueError(f"a teacher is of students, got {self.teacher!r} and none")
 
 
 def recipes(asked: Comparison) -> dict[str, Recipe]:
@@ -90,6 +95,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
             data=corpus(asked, name),
             examples=with_fields(recipe.examples, **changes) if changes else recipe.examples,
             optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="linear")),
+            warm_start=asked.teacher if name in asked.students else "",
         )
     return found
 
