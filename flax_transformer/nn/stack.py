@@ -145,8 +145,8 @@ def apply_stack(
     layers = [blocks, _keys(blocks, key), *given.sliced]
 
     def run(x: Any, layers: list, shared: list) -> Any:
-        step = _step(given, shared, remat, unroll)
-        return given.over(blocks, unroll)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
+        step = _step(given, shared)
+        return given.over(blocks, unroll, remat)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
 
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
         _check_stage(stack_depth(blocks), given.period)
@@ -177,13 +177,13 @@ def every_layer(
     """
     check_remat(remat)
     given = _Given.of(blocks, args, kwargs)
-    step = _step(given, given.shared, remat, unroll)
+    step = _step(given, given.shared)
 
     def kept(turn: int, x: Array, layers: list) -> tuple[Array, Array]:
         y = step(turn, x, layers)
         return y, y
 
-    found = given.over(blocks, unroll)(kept, x, [blocks, _keys(blocks, key), *given.sliced])[1]
+    found = given.over(blocks, unroll, remat)(kept, x, [blocks, _keys(blocks, key), *given.sliced])[1]
     return jnp.stack(found) if isinstance(found, tuple) else found
 
 
@@ -218,8 +218,8 @@ def observe_stack(
             f"must be 1, got {pipeline_stages()}"
         )
     given = _Given.of(blocks, args, kwargs)
-    step = _step(given, given.shared, remat, unroll, _observe)
-    return given.over(blocks, unroll)(step, x, [blocks, _keys(blocks, key), *given.sliced])
+    step = _step(given, given.shared, _observe)
+    return given.over(blocks, unroll, remat)(step, x, [blocks, _keys(blocks, key), *given.sliced])
 
 
 def _call(block: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,9 +234,7 @@ def _keys(blocks: Any, key: PRNGKeyArray | None) -> Array | None:
     return None if key is None else jax.random.split(key, stack_depth(blocks))
 
 
-def _step(
-    given: "_Given", shared: list, remat: str, unroll: int | bool, call: Callable = _call
-) -> Callable[[int, Any, list], Any]:
+def _step(given: "_Given", shared: list, call: Callable = _call) -> Callable[[int, Any, list], Any]:
     """Return what is done in each layer, whose turn in a cycle comes first."""
 
     def step(turn: int, x: Any, layers: list) -> Any:
@@ -244,9 +242,7 @@ def _step(
         args, kwargs = given.of_block(slices, shared, turn)
         return call(block, x, *args, key=k, **kwargs)
 
-    if remat == "none":
-        return step
-    return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True, static_argnums=0)
+    return step
 
 
 @implicit("x")
@@ -313,30 +309,46 @@ class _Given:
 
         return jax.tree.map(own, whole, is_leaf=_is_marked)
 
-    def over(self, blocks: Any, unroll: int | bool) -> Callable:
+    def over(self, blocks: Any, unroll: int | bool, remat: str = "none") -> Callable:
         """Return the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
-        return _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.period, unroll)
+        if isinstance(blocks, nnx.List):
+            return partial(_one_by_one, partial(_kept, remat, unroll is True))
+        return partial(_scan, self.period, unroll, partial(_kept, remat, unroll is True))
 
     def names(self, blocks: Any) -> list[str | None]:
         """Name what all blocks are given: the fields of masks, and else the arguments."""
         return [_argument(path, blocks) for path, leaf in self.named if not _is_per_layer(leaf)]
 
 
-def _scan(period: int, unroll: int | bool, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
+def _kept(remat: str, written_out: bool, step: Callable) -> Callable:
+    """Return a step, whose turn is static, that keeps for the backward pass what `remat` says."""
+    if remat == "none":
+        return step
+    return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=written_out, static_argnums=0)
+
+
+def _scan(period: int, unroll: int | bool, kept: Callable, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
     """Scan over layers, so many at a time that each of them has the same turn every time."""
     if period == 1:
-        return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
+        return jax.lax.scan(partial(kept(step), 0), x, layers, unroll=unroll)
     depth = stack_depth(layers[0])
-    return in_turns(partial(_scan_rounds, period, depth, unroll, step), depth, period)(x, layers)
+    return in_turns(partial(_scan_rounds, period, depth, unroll, kept, step), depth, period)(x, layers)
 
 
-def _scan_rounds(period: int, depth: int, unroll: int | bool, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
+def _scan_rounds(
+    period: int, depth: int, unroll: int | bool, kept: Callable, step: Callable, x: Any, layers: list
+) -> tuple[Any, Any]:
     whole = depth - depth % period
+
+    # A layer is taken out of a round within what is computed again: taken out before, each would be kept.
+    @kept
+    def one(turn: int, x: Any, layers: list) -> tuple[Any, Any]:
+        return step(turn, x, jax.tree.map(lambda leaf: leaf[turn], layers))
 
     def together(x: Any, layers: list) -> tuple[Any, Any]:
         after = []
         for turn in range(period):
-            x, state = step(turn, x, jax.tree.map(lambda leaf, turn=turn: leaf[turn], layers))
+            x, state = one(turn, x, layers)
             after.append(state)
         return x, jax.tree.map(lambda *states: jnp.stack(states), *after)
 
@@ -346,14 +358,14 @@ def _scan_rounds(period: int, depth: int, unroll: int | bool, step: Callable, x:
         x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
         parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states))
     for turn in range(depth - whole):
-        x, state = step(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
+        x, state = kept(step)(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
         parts.append(jax.tree.map(lambda leaf: leaf[None], state))
     return x, parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
 
 
-def _one_by_one(step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
+def _one_by_one(kept: Callable, step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
     """Scan over tuples and lists, an entry for each layer, rather than arrays."""
-    after = []
+    after, step = [], kept(step)
     for i in range(len(layers[0])):
         x, state = step(i, x, [None if part is None else part[i] for part in layers])
         after.append(state)
