@@ -12,15 +12,17 @@ import jax.numpy as jnp
 import qwix
 from jaxtyping import Array, Float
 
+from flax_transformer.nn.quantized import SCALE, round_values
+
 BLOCK = 128
 """Inputs whose errors are spread over those after them at once."""
 
 
-@partial(jax.jit, static_argnames=("kind", "group", "block"))
+@partial(jax.jit, static_argnames=("kind", "group", "block", "scale_dtype"))
 @jax.default_matmul_precision("highest")
 def gptq(
     kernel: Float[Array, "O I"], products: Float[Array, "I I"], *, kind: str, group: int | None = None,
-    damp: float = 0.01, block: int = BLOCK,
+    damp: float = 0.01, block: int = BLOCK, scale_dtype: str = SCALE,
 ) -> tuple[Array, Float[Array, "O G"]]:  # fmt: skip
     """Round a kernel so that its products with inputs change little.
 
@@ -30,6 +32,7 @@ def gptq(
       group: inputs that share a scale; None: all.
       damp: the share of the mean of the diagonal that is added to it.
       block: inputs that are rounded before later ones are changed.
+      scale_dtype: of the scales, by which values are rounded.
 
     Returns:
       Values [O, I] and scales [O, G].
@@ -49,7 +52,9 @@ def gptq(
         kernel, values, scales, scale = state
         start = step * block
         # Scales are of what is left of the kernel as the block begins; a group of several blocks has that of its first.
-        new = _scales(jax.lax.dynamic_slice_in_dim(kernel, start // group * group, max(group, block), 1), kind, group)
+        left = jax.lax.dynamic_slice_in_dim(kernel, start // group * group, max(group, block), 1)
+        how = {"channelwise_axes": (0,), "tiled_axes": {1: group}, "scale_dtype": scale_dtype}
+        new = qwix.quantize(left, jnp.dtype(kind), **how).scale.astype(jnp.float32)
         scale = new if group <= block else jnp.where(start % group == 0, new, scale)
         part = jax.lax.dynamic_slice_in_dim(kernel, start, block, 1)
         upper_part = jax.lax.dynamic_slice_in_dim(upper, start, block, 0)
@@ -58,7 +63,7 @@ def gptq(
         def one_input(i: Array, carry: tuple) -> tuple:
             part, rounded, errors = carry
             by = scale[:, i // width] if group <= block else scale[:, 0]
-            value = _round(part[:, i] / by, kind)
+            value = round_values(part[:, i] / by, kind).astype(jnp.float32)
             error = (part[:, i] - value * by) / inside[i, i]
             later = jnp.where(jnp.arange(block) >= i, inside[i], 0.0)
             return part - jnp.outer(error, later), rounded.at[:, i].set(value), errors.at[:, i].set(error)
@@ -74,16 +79,7 @@ def gptq(
     per_block = max(block // group, 1)
     start = kernel, jnp.zeros_like(kernel), jnp.zeros((outputs, inputs // group)), jnp.zeros((outputs, per_block))
     _, values, scales, _ = jax.lax.fori_loop(0, inputs // block, one_block, start)
-    return values.astype(kind), scales
-
-
-def _scales(part: Float[Array, "O W"], kind: str, group: int) -> Float[Array, "O G"]:
-    return qwix.quantize(part, jnp.dtype(kind), channelwise_axes=(0,), tiled_axes={1: group}).scale
-
-
-def _round(x: Float[Array, " O"], kind: str) -> Float[Array, " O"]:
-    known = jnp.iinfo(kind)
-    return jnp.clip(jnp.round(x), int(known.min), int(known.max))
+    return values.astype(kind), scales.astype(scale_dtype)
 
 
 def _block(inputs: int, group: int | None, most: int) -> int:

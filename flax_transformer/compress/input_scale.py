@@ -196,8 +196,8 @@ def _search(weights: str, group: int | None, kernel: Array, mean: Array, product
     def tried(ratio: Array) -> tuple[Array, Array]:
         scales = share**ratio
         scales = scales / jnp.sqrt(scales.max() * scales.min())
-        rounded = quantize(kernel * scales[:, None], weights, group=group).dequantize() / scales[:, None]
-        error = rounded - kernel
+        made = quantize(kernel * scales[:, None], weights, group=group, scale_dtype="float32")  # as qwix searches
+        error = made.dequantize() / scales[:, None] - kernel
         return jnp.sum(error * (products @ error)), scales
 
     def better(best: tuple[Array, Array], ratio: Array) -> tuple[tuple[Array, Array], None]:

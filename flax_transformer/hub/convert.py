@@ -15,7 +15,7 @@ from flax_transformer.hub.file import CONFIG, common_dtype, read_json
 from flax_transformer.hub.load import read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
-from flax_transformer.hub.quantized.model import quantized_kernels
+from flax_transformer.hub.quantized.model import quantized_kernels, whole_dtype
 from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
@@ -40,7 +40,7 @@ def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / CONFIG, {"dtype": common_dtype(jax.tree.leaves(pretrained.model)), **pretrained.config})
+    _write_json(folder / CONFIG, {"dtype": whole_dtype(pretrained.model), **pretrained.config})
     if pretrained.generation:
         _write_json(folder / pretrained.family.generation, pretrained.generation)
     for each in (pretrained.tokenizer, pretrained.processor):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from flax_transformer.hub.config_diff import config_diff
@@ -16,12 +15,11 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import (
     CONFIG,
     beside,
-    common_dtype,
     read_size,
     write_tensors,
 )
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.quantized.model import plain, quantized_kernels
+from flax_transformer.hub.quantized.model import plain, quantized_kernels, whole_dtype
 from flax_transformer.hub.quantized.write import write_quantized
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.hub.sentence import is_sentence, write_modules
@@ -65,7 +63,7 @@ def save(pretrained: Pretrained, folder: str | os.PathLike, *, max_shard_size: i
     parts = _with_buffers(pretrained, pretrained.unused.beside(parts, pretrained.config["architectures"][0]))
     if family.spelled is not None:
         parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
-    dtype = common_dtype(jax.tree.leaves(pretrained.model))
+    dtype = whole_dtype(pretrained.model)
     config = {**{k: v for k, v in config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +92,7 @@ def _with_buffers(pretrained: Pretrained, parts: Mapping[str, tuple[int, Any]]) 
     """
     if (buffers := pretrained.architecture.buffers) is None:
         return parts
-    dtype, unused = jnp.dtype(common_dtype(jax.tree.leaves(pretrained.model))), pretrained.unused
+    dtype, unused = jnp.dtype(whole_dtype(pretrained.model)), pretrained.unused
     shapes = {each.name: each.shape for each in unused.tensors}
     made = {
         name: x.astype(dtype)

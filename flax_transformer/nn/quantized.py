@@ -19,6 +19,9 @@ BITS = {"int8": 8, "int4": 4, "nf4": 4, "float8_e4m3fn": 8}
 """Kinds of values, and bits of one; nf4 is a table of 16 normal quantiles (Dettmers et al. 2023,
 https://arxiv.org/abs/2305.14314)."""
 ACTIVATIONS = ("int8", "float8_e4m3fn")
+SCALE = "bfloat16"
+"""What scales are kept in: of float32's range, which float16, as some published folders have it, is not. Those of nf4
+stay in float32."""
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +35,7 @@ class Quantized(StructuredKernel):
     values: Any
     """Of the kernel's shape."""
     scale: Any
-    """Of its rank: an axis is as long as the kernel's, or as its groups, or 1."""
+    """Of its rank: an axis is as long as the kernel's, or as its groups, or 1. Of any type of floats."""
     zero: Any = None
     """The value that stands for 0, of the scale's shape; None: 0 does."""
     input_scale: Any = None
@@ -60,7 +63,7 @@ class Quantized(StructuredKernel):
     @property
     def dtype(self) -> Any:
         """The floats that it stands for."""
-        return self.scale.dtype
+        return jnp.promote_types(self.scale.dtype, jnp.float32)
 
     @property
     def bits(self) -> float:
@@ -70,7 +73,7 @@ class Quantized(StructuredKernel):
         return BITS[self.kind] + extra / self.size
 
     def dequantize(self) -> Float[Array, "..."]:
-        """Return the kernel that it stands for, in the type of the scales."""
+        """Return the kernel that it stands for, in float32 or the scales' own type if that is wider."""
         return qwix.dequantize(_array(self))
 
     def multiply(self, x: Float[Array, "..."], inputs: int) -> Float[Array, "..."]:
@@ -137,7 +140,7 @@ def _stored(values: Array, kind: str) -> Array:
 
 def quantize(
     kernel: Float[Array, "..."], kind: str, *, layers: int = 0, inputs: int = 1, group: int | None = None,
-    clip: float = 1.0,
+    clip: float = 1.0, scale_dtype: Any = SCALE,
 ) -> Quantized:  # fmt: skip
     """Round a kernel [*layers, *inputs, *outputs] to the nearest values.
 
@@ -147,6 +150,7 @@ def quantize(
       inputs: how many axes are inputs.
       group: inputs that share a scale, as consecutive ones of an output; None: all of an output's.
       clip: the share of each group's largest value that is still represented.
+      scale_dtype: of the scales, by which values are rounded.
 
     Raises:
       ValueError: groups that do not divide the inputs, or an unknown kind.
@@ -159,21 +163,31 @@ def quantize(
     # Inputs before the axis that groups lie in have groups of their own at each index; those after it are within one.
     first, last = min(tiles, default=layers), layers + inputs
     free = tuple(axis for axis in range(kernel.ndim) if not first <= axis < last)
-    array = qwix.quantize(
-        kernel.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=free,
-        tiled_axes=tiles, calibration_method=f"absmax,{clip}",
-    )  # fmt: skip
-    return Quantized(_stored(array.qvalue, kind), array.scale, array.zero_point, kind=kind)
+    how = {"channelwise_axes": free, "tiled_axes": tiles, "calibration_method": f"absmax,{clip}"}
+    return _quantize(kernel, kind, how, scale_dtype)
 
 
 def quantize_table(table: Float[Array, "V D"], kind: str, *, group: int | None = None) -> Quantized:
     """Round a table to the nearest values, with a scale for each row, or group of its columns."""
     check_kind(kind)
-    array = qwix.quantize(
-        table.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), channelwise_axes=(0,),
-        tiled_axes={} if group is None else {1: group},
-    )  # fmt: skip
+    return _quantize(table, kind, {"channelwise_axes": (0,), "tiled_axes": {} if group is None else {1: group}}, SCALE)
+
+
+def _quantize(whole: Float[Array, "..."], kind: str, how: dict[str, Any], scale_dtype: Any) -> Quantized:
+    array = qwix.quantize(whole.astype(jnp.float32), "nf4" if kind == "nf4" else jnp.dtype(kind), **how)
+    if kind != "nf4" and scale_dtype != array.scale.dtype:
+        scale = array.scale.astype(scale_dtype)
+        ones = replace(array, qvalue=jnp.ones(whole.shape, jnp.int8), scale=scale.astype(jnp.float32))
+        array = replace(array, qvalue=round_values(whole / qwix.dequantize(ones), kind), scale=scale)
     return Quantized(_stored(array.qvalue, kind), array.scale, array.zero_point, kind=kind)
+
+
+def round_values(x: Float[Array, "..."], kind: str) -> Array:
+    """Round to the nearest of the values that a kind has: whole numbers or float8."""
+    if kind.startswith("float"):
+        return jnp.clip(x, -largest_value(kind), largest_value(kind)).astype(kind)
+    known = jnp.iinfo(kind)
+    return jnp.clip(jnp.round(x), int(known.min), int(known.max)).astype(kind)
 
 
 def check_kind(kind: str) -> None:

@@ -126,7 +126,7 @@ def test_gptq_is_that_of_qwix(inputs, group):
     tiles = {} if group is None else {1: group}
     how = qarray.HowToQuantize(qtype=jnp.int4, channelwise_axes=(0,), tiled_axes=tiles)
     theirs, _ = gptq_core.quantize_weight(kernel, x @ x.T, how)
-    values, scales = gptq(kernel, x @ x.T, kind="int4", group=group)
+    values, scales = gptq(kernel, x @ x.T, kind="int4", group=group, scale_dtype="float32")
     np.testing.assert_array_equal(np.asarray(values, np.int32), np.asarray(theirs.qvalue, np.int32))
     np.testing.assert_allclose(scales, theirs.scale, rtol=1e-6)
 

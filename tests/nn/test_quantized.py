@@ -17,25 +17,28 @@ KERNEL = jnp.asarray(RNG.normal(size=(3, 4, 32, 10)), jnp.float32)
 X = jnp.asarray(RNG.normal(size=(2, 5, 4, 32)), jnp.float32)
 
 
-def rounded(flat, group, most):
+def rounded(flat, group, most, scales=np.float32):
     """Round a matrix [I, O] in NumPy: values and scales of groups, as the largest value of each says."""
     wide = np.asarray(flat, np.float32).reshape(-1, group or flat.shape[0], flat.shape[-1])
-    scale = np.abs(wide).max(1, keepdims=True) / np.float32(most + 0.5)
+    scale = (np.abs(wide).max(1, keepdims=True) / np.float32(most + 0.5)).astype(scales).astype(np.float32)
     inside = np.abs(wide) < np.abs(wide).max(1, keepdims=True)  # the largest is between two values
-    return np.where(inside, np.round(wide / scale), np.where(wide > 0, most, -most)), scale
+    return np.where(inside, np.clip(np.round(wide / scale), -most, most), np.where(wide > 0, most, -most)), scale
 
 
+@pytest.mark.parametrize("scales", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("group", [None, 8, 32, 64, 128])
 @pytest.mark.parametrize(("kind", "most"), [("int8", 127), ("int4", 7)])
-def test_values_and_scales_are_those_of_whole_numbers(kind, most, group):
-    found = quantize(KERNEL, kind, layers=1, inputs=2, group=group)
+def test_values_and_scales_are_those_of_whole_numbers(kind, most, group, scales):
+    found = quantize(KERNEL, kind, layers=1, inputs=2, group=group, scale_dtype=scales)
     assert found.shape == KERNEL.shape
+    assert found.scale.dtype == scales
     for layer in range(3):
-        values, scale = rounded(KERNEL[layer].reshape(128, 10), group, most)
+        values, scale = rounded(KERNEL[layer].reshape(128, 10), group, most, scales)
         ours = np.asarray(found.values[layer], np.int32).reshape(values.shape)
         np.testing.assert_array_equal(np.maximum(ours, -most), values)
-        np.testing.assert_allclose(found.scale[layer].reshape(scale.shape), scale, rtol=1e-6)
-        whole = (ours * np.asarray(found.scale[layer]).reshape(scale.shape)).reshape(4, 32, 10)
+        theirs = np.asarray(found.scale[layer], np.float32).reshape(scale.shape)
+        np.testing.assert_allclose(theirs, scale, rtol=1e-6)
+        whole = (ours * theirs).reshape(4, 32, 10)
         np.testing.assert_allclose(found.dequantize()[layer], whole, rtol=1e-7)
 
 

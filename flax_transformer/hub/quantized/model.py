@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from flax_transformer.compress.kernel import kernels_of, map_kernels
-from flax_transformer.hub.file import Tensor
+from flax_transformer.hub.file import Tensor, common_dtype
 from flax_transformer.hub.quantized.layout import is_matrix, is_turned, once, split, turn
 from flax_transformer.hub.quantized.weight import StoredWeight, spread
 from flax_transformer.hub.weights import Entry, load_model
 from flax_transformer.nn.linear import StructuredKernel
-from flax_transformer.nn.quantized import Quantized
+from flax_transformer.nn.quantized import Quantized, is_quantized
 from flax_transformer.parallel import path_name, tree_shardings
 
 
@@ -131,7 +131,7 @@ def _scales(entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, 
 
         parts["scale"].append(cut(weight.scale()))
         parts["zero"].append(None if weight.zero is None else cut(weight.zero()))
-        one = None if weight.input_scale is None else weight.input_scale().reshape(-1)[0]
+        one = None if weight.input_scale is None else np.float32(weight.input_scale().reshape(-1)[0])
         parts["input_scale"].append(None if one is None else [one] * len(entry.shapes))
     found = {}
     for number, path in enumerate(entry.row.ours):
@@ -159,6 +159,12 @@ def plain(model: Any) -> Any:
 def quantized_kernels(model: Any) -> dict[str, Quantized]:
     """Return the kernels of few bits that a model has, by path."""
     return {path: kernel for path, kernel in kernels_of(model).items() if isinstance(kernel, Quantized)}
+
+
+def whole_dtype(model: Any) -> str:
+    """Find the floats that most parameters are in, of those that have no few bits; float32 where there are none."""
+    leaves = jax.tree.leaves(model, is_leaf=is_quantized)
+    return common_dtype(leaf for leaf in leaves if not is_quantized(leaf))
 
 
 def dequantize_model(model: Any, dtype: Any = None) -> Any:

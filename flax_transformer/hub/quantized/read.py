@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.hub.file import Tensor
@@ -47,7 +48,13 @@ def _tensor(stored: Stored, name: str, *, rank: int | None = None) -> Tensor:
 
 
 def _float(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Callable[[], np.ndarray]:
-    return lambda: np.asarray(tensor.read()).astype(np.float32).reshape(tensor.shape if shape is None else shape)
+    return lambda: _read_scale(tensor).reshape(tensor.shape if shape is None else shape)
+
+
+def _read_scale(tensor: Tensor) -> np.ndarray:
+    """Read scales: of 16 bits as they are, others in float32."""
+    found = np.asarray(tensor.read())
+    return found if found.dtype in (np.float16, jnp.bfloat16) else found.astype(np.float32)
 
 
 def _check_groups(name: str, shape: tuple[int, ...], inputs: int, group: int | None) -> None:
@@ -184,7 +191,7 @@ def _gptq(config: dict[str, Any], stored: Stored) -> tuple[Found, set[str]]:
             return (found if index is None else found[index]).T.astype(np.int8)
 
         def scale(scales=scales, index=index) -> np.ndarray:
-            found = scales.read().astype(np.float32)
+            found = _read_scale(scales)
             return (found if index is None else found[index]).T
 
         found[f"{layer}.weight"] = StoredWeight(
@@ -213,7 +220,7 @@ def _awq(config: dict[str, Any], stored: Stored) -> tuple[Found, set[str]]:
         _check_groups(f"{layer}.scales", scales.shape[::-1], inputs, group)
         found[f"{layer}.weight"] = StoredWeight(
             (outputs, inputs), "int4", lambda words=words: unpacked(words),
-            lambda scales=scales: scales.read().astype(np.float32).T, lambda zeros=zeros: unpacked(zeros),
+            lambda scales=scales: _read_scale(scales).T, lambda zeros=zeros: unpacked(zeros),
             scale_width=scales.shape[0],
         )  # fmt: skip
         used |= {f"{layer}.{name}" for name in ("qweight", "scales", "qzeros")}

@@ -17,7 +17,7 @@ class StoredWeight:
     values: Callable[[], np.ndarray]
     """[O, I]: int8, also of 4 bits, or float8, or the 16 indices of nf4."""
     scale: Callable[[], np.ndarray]
-    """float32 [O or 1, G]; [O, I] where groups are no consecutive inputs, or span several outputs."""
+    """Floats of 32 or 16 bits [O or 1, G]; [O, I] where groups are no consecutive inputs, or span several outputs."""
     zero: Callable[[], np.ndarray] | None = None
     """int8, of the scale's shape."""
     activations: str | None = None
@@ -35,7 +35,7 @@ class StoredWeight:
         wide = values.astype(np.float32) if self.table is None else self.table()[values]
         if self.zero is not None:
             wide = wide - spread(self.zero().astype(np.float32), self.shape)
-        return wide * spread(scale, self.shape)
+        return wide * spread(scale.astype(np.float32), self.shape)
 
     @property
     def kept(self) -> bool:

@@ -92,7 +92,10 @@ def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], nam
         return join(entry, pieces)[:, :: columns // groups]
 
     found: Parts = {
-        f"{name}.weight_scale": (4 * rows * groups, lambda: np.ascontiguousarray(shared("scale"), np.float32))
+        f"{name}.weight_scale": (
+            first.scale.dtype.itemsize * rows * groups,
+            lambda: np.ascontiguousarray(shared("scale")),
+        )
     }
     packed, bits = is_packed(first.kind, first.activations), BITS[first.kind]
     half = 2 ** (bits - 1)
