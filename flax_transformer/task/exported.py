@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from flax_transformer.hub.file import CONFIG
 from flax_transformer.listing import listed
 from flax_transformer.nn import EmbeddingConfig
 from flax_transformer.nn.config import configs_in
+from flax_transformer.parallel.sharding import path_name
 from flax_transformer.task.checkpoint import audio_processor_of, positions_of, written_positions_of
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
 ABOUT = "program.json"
+PLATFORMS = ("cpu", "cuda", "tpu")
 SAMPLES = 1_000
 """Of a recording at least."""
 CLOSE = 1e-4
@@ -56,6 +59,42 @@ def check_files(folder: Path, *names: str) -> None:
         raise FileNotFoundError(f"a program's folder has {whole}, {folder} has no {listed(lacking)}")
 
 
+def check_platforms(platforms: Sequence[str]) -> None:
+    """Raise ValueError unless these are platforms that a program may be lowered for."""
+    if not platforms or {*platforms} - {*PLATFORMS, "rocm"}:
+        raise ValueError(f"platforms must be some of {', '.join((*PLATFORMS, 'rocm'))}, got {listed([*platforms])}")
+
+
+def named_parameters(pretrained: Pretrained) -> dict[str, Any]:
+    """Return the parameters of a checkpoint by their paths.
+
+    Raises:
+      ValueError: parameters without names of their own, or of four bits, for which files have no type.
+    """
+    paths, _ = jax.tree_util.tree_flatten_with_path(pretrained.model)
+    found = {path_name(path): leaf for path, leaf in paths}
+    if len(found) < len(paths):
+        raise ValueError("a program's parameters need names of their own, some of this checkpoint's have none")
+    if few := {str(leaf.dtype) for leaf in found.values() if str(leaf.dtype) in ("int4", "uint4")}:
+        raise ValueError(f"a program's parameters have 8 bits or more, the checkpoint has kernels of {listed(few)}")
+    return found
+
+
+def as_function(pretrained: Pretrained, names: Sequence[str]) -> Callable[..., dict[str, Any]]:
+    """Return a checkpoint's forward pass as a function of its parameters and inputs, both by name.
+
+    Args:
+      names: of its parameters, in the order of `named_parameters`.
+    """
+    tree = jax.tree.structure(pretrained.model)
+
+    def run(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        model = jax.tree.unflatten(tree, [parameters[name] for name in names])
+        return named_outputs(replace(pretrained, model=model)(**inputs))
+
+    return run
+
+
 def named_outputs(output: Any) -> dict[str, Any]:
     """Return the arrays that a checkpoint gave, by name."""
     return {name: output[name] for name in output.keys() if isinstance(output[name], jax.Array)}  # noqa: SIM118
@@ -82,8 +121,7 @@ def input_shapes(
         raise ValueError(f"a {name} reads from {least['t']} to {most['t']}, got length {length}")
     sides = {side for _, shape in shapes.values() for side in shape if isinstance(side, str)}
     letters = sorted(sides - {"t"} if length else sides)
-    limits = [f"{side} >= {least[side]}" for side in letters if least.get(side, 1) > 1]
-    limits += [f"{side} <= {most[side]}" for side in letters if most.get(side)]
+    limits = constraints_of({side: (least.get(side, 1), most.get(side)) for side in letters})
     symbols = dict(zip(letters, export.symbolic_shape(", ".join(letters), constraints=limits), strict=True))
     values = {"t": length, **symbols} if length else symbols
     return {
@@ -100,6 +138,12 @@ def limits_of(pretrained: Pretrained, needed: Sequence[str]) -> tuple[dict[str, 
     if "decoder_input_ids" in needed:
         most["s"] = written_positions_of(config)
     return {"t": SAMPLES if "input_values" in needed else 1}, most
+
+
+def constraints_of(limits: Mapping[str, Sequence[int | None]]) -> list[str]:
+    """Return the least and the most that open sides may be as constraints of `jax.export`."""
+    least = [f"{side} >= {least}" for side, (least, _) in limits.items() if least > 1]
+    return least + [f"{side} <= {most}" for side, (_, most) in limits.items() if most]
 
 
 def _image(pretrained: Pretrained, image: tuple[int, int] | None) -> tuple[Any, tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """A checkpoint as a program: StableHLO that runs without this library, of any batch and length, with its parameters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,25 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import read_json
-from flax_transformer.listing import listed
-from flax_transformer.parallel.sharding import path_name
 from flax_transformer.task.exported import (
     ABOUT,
+    PLATFORMS,
     Arrays,
     about_program,
+    as_function,
     check_files,
+    check_platforms,
     check_target,
     computed_otherwise,
     input_shapes,
     largest_difference,
     made_whole,
-    named_outputs,
+    named_parameters,
     types_of,
     write_beside,
 )
 
 PROGRAM, PARAMETERS = "program.jax", "parameters.safetensors"
-PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +80,9 @@ def export_program(
         numbers; without the package flatbuffers.
     """
     folder = check_target(folder, length)
-    if not platforms or {*platforms} - {*PLATFORMS, "rocm"}:
-        raise ValueError(f"platforms must be some of {', '.join((*PLATFORMS, 'rocm'))}, got {listed([*platforms])}")
+    check_platforms(platforms)
     _need_flatbuffers()
-    parameters = _parameters(pretrained)
+    parameters = named_parameters(pretrained)
     exported = _exported(pretrained, parameters, tuple(platforms), length, image)
     (_, given), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     about = {
@@ -119,29 +118,13 @@ def _need_flatbuffers() -> None:
         raise ValueError('programs take flatbuffers: pip install "flax-transformer[export]"') from error
 
 
-def _parameters(pretrained: Pretrained) -> dict[str, Any]:
-    paths, _ = jax.tree_util.tree_flatten_with_path(pretrained.model)
-    found = {path_name(path): leaf for path, leaf in paths}
-    if len(found) < len(paths):
-        raise ValueError("a program's parameters need names of their own, some of this checkpoint's have none")
-    if few := {str(leaf.dtype) for leaf in found.values() if str(leaf.dtype) in ("int4", "uint4")}:
-        raise ValueError(f"a program's parameters have 8 bits or more, the checkpoint has kernels of {listed(few)}")
-    return found
-
-
 def _exported(
     pretrained: Pretrained, parameters: Mapping[str, Any], platforms: tuple[str, ...], length: int | None,
     image: tuple[int, int] | None,
 ) -> Any:  # fmt: skip
     from jax import export
 
-    names, tree = list(parameters), jax.tree.structure(pretrained.model)
-
-    def run(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        model = jax.tree.unflatten(tree, [parameters[name] for name in names])
-        return named_outputs(replace(pretrained, model=model)(**inputs))
-
-    given = input_shapes(pretrained, length, image)
+    run, given = as_function(pretrained, [*parameters]), input_shapes(pretrained, length, image)
     try:
         return export.export(jax.jit(run), platforms=platforms)(dict(parameters), given)
     except jax.errors.InconclusiveDimensionOperation as error:
