@@ -1,5 +1,6 @@
 """A checkpoint as a SavedModel, which jax2tf writes and TensorFlow runs back."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,8 +97,7 @@ def export_saved_model(
             program = SavedModel(tf.saved_model.load(folder), about)
             about["largest_difference"] = largest_difference(pretrained, about, program)
         except Exception as error:  # of whatever kind TensorFlow has
-            first = str(error).strip().splitlines()[0]
-            raise ValueError(f"a {about['architecture']} has no SavedModel: {first}") from error
+            raise ValueError(f"a {about['architecture']} has no SavedModel: {_lacking(error)}") from error
         write_beside(pretrained, about, folder)
     return program
 
@@ -112,6 +112,18 @@ def open_saved_model(folder: str | Path) -> SavedModel:
     folder = Path(folder)
     check_files(folder, SAVED_MODEL, ABOUT)
     return SavedModel(_tensorflow().saved_model.load(folder), read_json(folder / ABOUT))
+
+
+def _lacking(error: Exception) -> str:
+    """Say why there is no SavedModel: versions that do not go together, or else the first line that is of the error."""
+    said = str(error)
+    if versions := re.search(r"produced by: StableHLO_v([\d.]+).*using StableHLO_v([\d.]+)", said, re.DOTALL):
+        return (
+            f"JAX {jax.__version__} writes StableHLO {versions[1]}, TensorFlow {_tensorflow().__version__} reads "
+            f"{versions[2]}; it takes a newer TensorFlow, as tf-nightly may be, or an older JAX"
+        )
+    frame = ("Graph execution error", "Detected at", "<stack traces")
+    return next((line for line in said.strip().splitlines() if line and not line.startswith(frame)), said)
 
 
 def _save(run: Any, parameters: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> None:

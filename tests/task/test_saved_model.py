@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.compress import Quantization, quantize_model
 from flax_transformer.task.saved_model import export_saved_model, open_saved_model
 from tests.hub.test_golden import GOLDEN
 from tests.task.golden_program import OTHER, assert_as_expected, read_expected, with_what_is_asked_for
@@ -100,6 +102,43 @@ def test_what_is_of_other_formats_is_refused(run, tmp_path):
     assert "--rows is of --to onnx" in err
     with pytest.raises(FileNotFoundError, match=r"has saved_model\.pb and program\.json, .* has no"):
         open_saved_model(tmp_path)
+
+
+@pytest.mark.parity
+def test_a_saved_model_keeps_the_types_of_parameters(tmp_path):
+    """Halves and whole numbers of 8 bits go along; of 4 bits there are none, as in other programs."""
+    pytest.importorskip("tensorflow")
+    pretrained, ids = hub.load(FOLDER / "gpt2", dtype="bfloat16"), np.array([[4, 5, 6]], np.int32)
+    program = export_saved_model(pretrained, tmp_path / "half", platforms=["cpu"])
+    assert {each.dtype.name for each in program.loaded.parameters.values()} == {"bfloat16"}
+    found = program(input_ids=ids, attention_mask=np.ones_like(ids))["logits"]
+    expected = pretrained(input_ids=ids, attention_mask=np.ones_like(ids)).logits
+    np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
+    plain = hub.load(FOLDER / "llama")
+    few = replace(plain, model=quantize_model(plain.model, Quantization(weights="int8")))
+    assert export_saved_model(few, tmp_path / "int8", platforms=["cpu"]).about["largest_difference"] <= 1e-5
+    fewer = replace(plain, model=quantize_model(plain.model, Quantization(weights="int4", group=8)))
+    with pytest.raises(ValueError, match="8 bits or more, the checkpoint has kernels of int4"):
+        export_saved_model(fewer, tmp_path / "int4")
+
+
+@pytest.mark.parity
+def test_versions_that_do_not_go_together_are_said(tmp_path, monkeypatch):
+    """As TensorFlow tells them, in the midst of a text of many lines."""
+    tensorflow = pytest.importorskip("tensorflow")
+    text = (
+        "Graph execution error:\n\nDetected at node XlaCallModule\n<unknown>:0: note: produced by: StableHLO_v9.1.0\n"
+        "<unknown>:0: error: failed to deserialize portable artifact using StableHLO_v1.13.7\n\n\t [[{{node}}]]"
+    )
+
+    def load(folder):
+        raise tensorflow.errors.InvalidArgumentError(None, None, text)
+
+    monkeypatch.setattr(tensorflow.saved_model, "load", load)
+    message = r"has no SavedModel: JAX \S+ writes StableHLO 9\.1\.0, TensorFlow \S+ reads 1\.13\.7; it takes a newer"
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(hub.load(FOLDER / "gpt2"), tmp_path / "program", platforms=["cpu"])
+    assert not (tmp_path / "program").exists()
 
 
 def test_without_tensorflow_it_says_what_to_install(tmp_path, monkeypatch):
