@@ -6,8 +6,9 @@ import inspect
 import itertools
 import linecache
 import textwrap
-from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, dataclass_transform, get_args
 
 Config = TypeVar("Config", bound=type)
 
@@ -25,7 +26,22 @@ def frozen(cls: Config) -> Config:
     """
     made = dataclass(frozen=True, kw_only=True)(cls)
     made.__doc__ = _Docstring(made.__doc__)
+    if mixed := [field.name for field in fields(made) if all(kind in get_args(field.type) for kind in (int, bool))]:
+        made.__eq__ = _telling_true_from_one(made.__eq__, mixed)
     return made
+
+
+def _telling_true_from_one(equal: Callable[[Any, Any], bool], names: list[str]) -> Callable[[Any, Any], bool]:
+    """Return an equality for which True is not 1 in these fields.
+
+    Configs decide which program runs: jit would take the one it has of `unroll=1` for `unroll=True`.
+    """
+
+    def same(self: Any, other: Any) -> bool:
+        found = equal(self, other)
+        return found if found is not True else all(type(getattr(self, n)) is type(getattr(other, n)) for n in names)
+
+    return same
 
 
 class _Docstring:

@@ -93,3 +93,24 @@ ROOMS = (
 def test_help_for_a_config_of_the_package_says_what_its_fields_mean(kind):
     for name, meaning in meanings(kind).items():
         assert f"  {name}: {meaning}" in kind.__doc__.splitlines()
+
+
+def test_true_is_not_one_where_a_field_may_be_both():
+    """Else a compiled function that is kept for one runs for the other; the rest of equality stays."""
+
+    @frozen
+    class Loop:
+        unroll: int | bool = 1
+        flag: bool = True
+
+    @frozen
+    class Longer(Loop):
+        depth: int = 2
+
+    for kind in (Loop, Longer):
+        assert kind() != kind(unroll=True)
+        assert (kind(), 1) != (kind(unroll=True), 1)
+        assert len({kind(), kind(unroll=True), kind(unroll=2), kind(unroll=1)}) == 3
+        assert kind(unroll=True) == kind(unroll=True) == replace(kind(), unroll=True)
+    assert Loop() != Longer()
+    assert Loop(flag=True) == Loop(flag=1)

@@ -1,11 +1,14 @@
 """Presets are found by name, without a list that somebody must keep."""
 
+import jax
 import pytest
 
 from flax_transformer.models import preset
-from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.models.preset import abstract, find_preset, module_of, presets
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_base
+from flax_transformer.nn.config import with_fields
 
 
 def test_presets_are_found_and_helpers_are_not():
@@ -18,6 +21,19 @@ def test_presets_are_found_and_helpers_are_not():
 
 def test_a_config_knows_its_module():
     assert module_of(transformer_base()) is Seq2Seq
+
+
+def test_layers_in_a_loop_and_one_by_one_are_two_programs():
+    """In either order: neither an abstract model nor a compiled function of one is taken for the other's."""
+    for first, second in ((1, True), (True, 1)):
+        run, loops = jax.jit(lambda model, tokens: model(tokens)), []
+        for unroll in (first, second):
+            config = with_fields(gpt2_tiny(vocab=9), unroll=unroll)
+            model = abstract(config)
+            assert model.cfg.unroll is unroll
+            lowered = run.lower(model, jax.ShapeDtypeStruct((1, 4), "int32"))
+            loops.append("stablehlo.while" in lowered.as_text())
+        assert loops == [first is not True, second is not True]
 
 
 def test_a_config_without_a_module_is_refused():
