@@ -4,6 +4,7 @@ Axes: B images, H W height and width in pixels, E classes.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,8 +14,10 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from flax_transformer.data import shuffled
-from flax_transformer.data.image import DecodedRows, Normalise, each_image_once
+from flax_transformer.data.examples import Collate
+from flax_transformer.data.image import DecodedRows, each_image_once
 from flax_transformer.data.image.class_map import CropMap, FlipMap, MapRows, ResizeMap
+from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.metric.mean_iou import class_iou, confusion, mean_iou
@@ -62,34 +65,42 @@ class SegmentationImages:
           data: has `open()`, which gives a `DataSet` of images with maps, and perhaps `reduce`, as `ClassMapData` has.
         """
         found, reduce = opened(data, "maps"), getattr(data, "reduce", False)
-        normalise = normalised(self.mean, self.std, found.channels)
-        fixed = ResizeMap(size=self.size)
+        spec = Spec(uses=("image-segmentation",), classes=found.classes)
         collate = MapRows(classes=len(found.classes), reduce=reduce)
+        return self._lay_out(
+            found, context, spec, collate, self._processor("Segformer", found, do_reduce_labels=reduce)
+        )
+
+    def _lay_out(
+        self, found: DataSet, context: Context, spec: Spec, collate: Collate, processor: ImageProcessor, *begin: Any,
+    ) -> Opened:  # fmt: skip
+        """Lay out batches of images and maps; `begin` transforms rows before both are changed."""
+        normalise = normalised(self.mean, self.std, found.channels)
+        fixed = (*begin, ResizeMap(size=self.size))
         cropped = (CropMap(least=self.crop),) if self.crop < 1 else ()
-        train = (*cropped, FlipMap(share=self.flip), fixed)
+        train = (*begin, *cropped, FlipMap(share=self.flip), fixed[-1])
         once = partial(each_image_once, rows=context.held_rows(self.rows), collate=collate, normalise=normalise)
         source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
         return Opened(
-            spec=Spec(
-                uses=("image-segmentation",), classes=found.classes, image=(self.size, self.size, found.channels),
-            ),
+            spec=replace(spec, image=(self.size, self.size, found.channels)),
             batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
-            validation=partial(once, found.splits["validation"], fixed),
-            test=partial(once, found.splits["test"], fixed),
-            held=HeldImages(table=found.splits["test"], transforms=(fixed,), normalise=normalise),
-            processor=self._processor(normalise, reduce=reduce),
+            validation=partial(once, found.splits["validation"], *fixed),
+            test=partial(once, found.splits["test"], *fixed),
+            held=HeldImages(table=found.splits["test"], transforms=fixed, normalise=normalise),
+            processor=processor,
             fields=named_classes(found.classes),
-        )  # fmt: skip
+        )
 
-    def _processor(self, normalise: Normalise, *, reduce: bool) -> ImageProcessor:
+    def _processor(self, kind: str, found: DataSet, **options: Any) -> ImageProcessor:
         """Make what prepares images for the finished model."""
+        normalise = normalised(self.mean, self.std, found.channels)
         return ImageProcessor.of({
-            "image_processor_type": "SegformerImageProcessor",
+            "image_processor_type": f"{kind}ImageProcessor",
             "size": {"height": self.size, "width": self.size},
             "resample": FILTERS["bilinear"],
             "image_mean": list(normalise.mean),
             "image_std": list(normalise.std),
-            "do_reduce_labels": reduce,
+            **options,
         })  # fmt: skip
 
 
@@ -123,20 +134,22 @@ class SegmentationEvaluator(Evaluator):
         rows = [(name, f"{100 * value:.2f}") for name, value in zip(names, class_iou(counts), strict=True)]
         headline = f"test mIoU {100 * found['miou']:.2f} %, pixel accuracy {100 * found['pixel_accuracy']:.2f} %"
         lines = ("", align([("class", "IoU %"), *rows], "lr"), f"{headline} on {len(maps):,} images")
-        samples = [self._sample(finished, number, maps[number]) for number in shown]
+        samples = [drawn_maps(finished, number, maps[number]) for number in shown]
         return Shown(metrics={**metrics, **found}, samples=samples, lines=lines)
 
-    def _sample(self, finished: Finished, number: int, numbers: Int[np.ndarray, "H W"]) -> dict[str, Any]:
-        held = finished.opened.held
-        example = held.example(number)
-        true = map_image(np.asarray(example["map"]).astype(np.int64)).convert("RGB")
-        parts = (example["image"].convert("RGB"), map_image(numbers).convert("RGB"), true)
-        drawn = np.concatenate([np.asarray(each) for each in parts], axis=1)
-        return {
-            "picture": save_image(finished.folder.root, f"{number}", drawn),
-            "source": held.table["image"].name(number),
-            "caption": "the image, what was found, what is there",
-        }
+
+def drawn_maps(finished: Finished, number: int, numbers: Int[np.ndarray, "H W"]) -> dict[str, Any]:
+    """Make a sample of a held-out image: the image, the map that was found, and the true one."""
+    held = finished.opened.held
+    example = held.example(number)
+    true = map_image(np.asarray(example["map"]).astype(np.int64)).convert("RGB")
+    parts = (example["image"].convert("RGB"), map_image(numbers).convert("RGB"), true)
+    drawn = np.concatenate([np.asarray(each) for each in parts], axis=1)
+    return {
+        "picture": save_image(finished.folder.root, f"{number}", drawn),
+        "source": held.table["image"].name(number),
+        "caption": "the image, what was found, what is there",
+    }
 
 
 def _counted(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Int[np.ndarray, "E E"], Int[np.ndarray, "B H W"]]]:

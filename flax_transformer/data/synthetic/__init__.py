@@ -37,6 +37,7 @@ from flax_transformer.data.synthetic.shape_caption import (
 from flax_transformer.data.synthetic.shape_map import SceneMapData
 from flax_transformer.data.synthetic.shape_pair import PaintedShapeData, ShapePairData, ShapeSetsData, SketchedShapes
 from flax_transformer.data.synthetic.shape_question import ShapeQuestions, ShapeVQA
+from flax_transformer.data.synthetic.shape_segment import HorizonScenes, SceneSegmentData
 
 __all__ = [
     "ACTIONS",
@@ -49,6 +50,7 @@ __all__ = [
     "CaptionedScenes",
     "CaptionedShapes",
     "DrawnShapes",
+    "HorizonScenes",
     "LabelledImageData",
     "MovingShapes",
     "Numbers",
@@ -56,6 +58,7 @@ __all__ = [
     "SceneCaptions",
     "SceneData",
     "SceneMapData",
+    "SceneSegmentData",
     "ShapeCaptions",
     "ShapePairData",
     "ShapeQuestions",

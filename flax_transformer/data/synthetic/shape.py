@@ -4,7 +4,7 @@ Axes: B images, H W height and width in pixels, C channels, M boxes of an image.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,10 @@ class ShapeScenes:
         """Draw the colour behind the objects."""
         return rng.uniform(0, 255, 3)
 
+    def background(self, number: int, ground: Float[np.ndarray, "3"]) -> Float[np.ndarray, "H W 3"]:
+        """Draw what is behind the objects, of one colour."""
+        return np.broadcast_to(ground.astype(np.float32), (self.size, self.size, 3)).copy()
+
     def paint(
         self, number: int, count: int, ground: Float[np.ndarray, "3"], rng: np.random.Generator
     ) -> Sequence[Float[np.ndarray, "3"]]:
@@ -186,8 +190,8 @@ class ShapeScenes:
         import PIL.Image
 
         rng, objects = np.random.default_rng((self.scene_seed, number, 1)), self.layout(number)
-        shape, ground = (self.size, self.size, 3), self.ground(rng)
-        pixels = np.broadcast_to(ground.astype(np.float32), shape).copy()
+        ground = self.ground(rng)
+        pixels = self.background(number, ground)
         colours = self.paint(number, len(objects), ground, rng)
         for box, label, colour in zip(
             objects.boxes.astype(int).tolist(), objects.classes.tolist(), colours, strict=True
@@ -195,7 +199,7 @@ class ShapeScenes:
             left, top, right, bottom = box
             part = pixels[top:bottom, left:right]
             part[draw_shape(SHAPES[label], bottom - top, right - left)] = colour
-        pixels += np.float32(self.noise) * rng.standard_normal(shape, np.float32)
+        pixels += np.float32(self.noise) * rng.standard_normal(pixels.shape, np.float32)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
@@ -228,7 +232,7 @@ class RenderedImages:
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedImages":
         """Pick some."""
-        return RenderedImages(self.drawn_by, self.numbers[indices])
+        return replace(self, numbers=self.numbers[indices])
 
 
 @frozen
