@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.data.image.segment import ClassSegments, SegmentMap, SegmentRows
 from flax_transformer.data.table import DataSet
@@ -28,7 +28,7 @@ from flax_transformer.metric.panoptic_quality import (
     count_segments,
     panoptic_quality,
 )
-from flax_transformer.parallel import multihost
+from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_input import HeldImages, opened
 from flax_transformer.task.opened import Context, Opened
@@ -165,19 +165,28 @@ class PanopticEvaluator(Evaluator):
 
     def found(self, finished: Finished, batches: Iterable[Any]) -> Iterator["_Image"]:
         """Return what is found in each image of batches, and what is there."""
-        fused = finished.opened.held.stuff
         for batch in batches:
             answers = multihost.whole(_answers(finished.model, fill_rows(batch["inputs"])))
-            labels, size = batch["labels"], batch["labels"]["segments"].shape[1:]
+            logits, masks = np.asarray(answers.logits), np.asarray(answers.masks)
             for row in np.flatnonzero(batch["weights"]):
-                logits, masks = np.asarray(answers.logits)[[row]], enlarged_masks(np.asarray(answers.masks)[[row]])
-                (objects,) = post_process_panoptic_segmentation(
-                    logits, masks, [size], threshold=self.threshold, overlap=self.overlap, fused=fused
-                )
-                (classes,) = post_process_semantic_segmentation(class_scores(logits, masks), [size])
-                said = {each["id"]: each["label_id"] for each in objects["segments_info"]}
-                found = {"numbers": objects["segmentation"], "ids": [*said], "classes": [*said.values()]}
-                yield _Image(found, classes, {name: labels[name][row] for name in labels}, logits.shape[-1] - 1)
+                labels = {name: values[row] for name, values in batch["labels"].items()}
+                yield self._image(logits[[row]], masks[[row]], labels, finished.opened.held.stuff)
+
+    def _image(
+        self, logits: Float[np.ndarray, "1 Q E"], masks: Float[np.ndarray, "1 Q I J"], labels: dict[str, np.ndarray],
+        fused: tuple[int, ...],
+    ) -> "_Image":  # fmt: skip
+        """Make maps of what is answered of one image, on one device of each process."""
+        sizes = [labels["segments"].shape]
+        with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.local_devices()[:1])):
+            large = enlarged_masks(masks)
+            (objects,) = post_process_panoptic_segmentation(
+                logits, large, sizes, threshold=self.threshold, overlap=self.overlap, fused=fused
+            )
+            (classes,) = post_process_semantic_segmentation(class_scores(logits, large), sizes)
+        said = {each["id"]: each["label_id"] for each in objects["segments_info"]}
+        found = {"numbers": objects["segmentation"], "ids": [*said], "classes": [*said.values()]}
+        return _Image(found, classes, labels, logits.shape[-1] - 1)
 
 
 class _Image(NamedTuple):

@@ -26,7 +26,7 @@ ENCODER = SegFormerConfig(
     widths=(8,), depths=(1,), stage_heads=(1,), inners=(8,), windows=(7,), strides=(4,), reductions=(2,),
 )  # fmt: skip
 RECIPE = replace(
-    runpy.run_path(str(ROOT / "experiments" / "segment_images.py"))["EXPERIMENT"],
+    runpy.run_path(str(ROOT / "experiments" / "segment_images.py"))["EXPERIMENTS"]["segformer"],
     model=with_mlp_head(ENCODER, 2, embed=8),
     data=SceneMapData(shapes=ShapeScenes(train=4, held_out=3, size=40)),
     examples=SegmentationImages(rows=2, size=32, crop=0.5),
