@@ -44,7 +44,7 @@ ENCODER = SegFormerConfig(
     widths=(24, 48, 96), depths=(1, 1, 2), stage_heads=(1, 2, 4), inners=(48, 96, 192), windows=(7, 3, 3),
     strides=(4, 2, 2), reductions=(4, 2, 1),
 )  # fmt: skip
-NETWORK = ConvNextConfig(widths=(32, 48, 64, 96), depths=(1, 1, 2, 1), layer_scale=None)
+NETWORK = ConvNextConfig(patch=2, widths=(32, 48, 64, 96), depths=(1, 1, 2, 1), layer_scale=None)
 SIZES = {"embed": 64, "heads": 4, "inner": 128}
 
 EXPERIMENTS = {
@@ -64,15 +64,17 @@ EXPERIMENTS = {
             pixels=PixelDecoderConfig(
                 channels=NETWORK.widths, encoder=TrunkConfig(block=deformable_block(**SIZES), depth=1), outputs=64
             ),
-            decoder=TrunkConfig(block=masked_block(**SIZES), depth=3), queries=12,
+            decoder=TrunkConfig(block=masked_block(**SIZES), depth=3), queries=8,
         ),
         family="mask2former",
-        data=SceneSegmentData(shapes=HorizonScenes(size=64, train=8_000, held_out=100)),
-        examples=PanopticImages(rows=8, size=64),
+        data=SceneSegmentData(
+            shapes=HorizonScenes(size=32, objects=3, smallest=0.25, largest=0.5, train=8_000, held_out=100)
+        ),
+        examples=PanopticImages(rows=8, size=32),
         objective=MaskSetLoss(points=112, no_object_weight=0.4),
         evaluators=(PanopticEvaluator(),),
-        optimizer=muon_cosine(1.5e-3, warmup=200),
-        train=TrainConfig(steps=3_000, log_every=100, eval_every=500, checkpoint_every=250),
+        optimizer=muon_cosine(2e-3, warmup=100),
+        train=TrainConfig(steps=2_500, log_every=100, eval_every=500, checkpoint_every=250),
     ),
 }  # fmt: skip
 
