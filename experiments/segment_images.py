@@ -4,7 +4,7 @@
     python experiments/segment_images.py --workdir runs/ade --data.root ADE20K --data.reduce --size 512 --crop 0.5
     python experiments/segment_images.py mask2former --workdir runs/parts
     python experiments/segment_images.py mask2former --workdir runs/coco --data.root COCO --size 512 --crop 0.5 \\
-        --model.queries 100
+        --model.queries 100 --model.backbone.backbone.patch 4
     flax-transformer segment runs/parts street.jpg --overlay --output drawn.png
 
 `segformer`: a small SegFormer (Xie et al. 2021, https://arxiv.org/abs/2105.15203) that begins with nothing: three

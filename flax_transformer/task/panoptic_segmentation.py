@@ -100,7 +100,7 @@ def _most(found: DataSet) -> tuple[int, str]:
       ValueError: none in the images to train on.
     """
     if found.kind == "maps":
-        return len(found.classes), "maps of so many classes"
+        return len(found.classes), "maps of so many classes (--segments says of fewer)"
     every = {}
     for split, table in found.splits.items():
         counts = [len(each["classes"]) for each in table["segments"].segments]
@@ -160,7 +160,7 @@ class PanopticEvaluator(Evaluator):
             f"{100 * found['rq']:.2f} %, mIoU {100 * found['miou']:.2f} % on {len(each):,} images"
         )
         lines = ("", align([("class", "PQ %", "SQ %", "RQ %", "IoU %"), *rows], "lrrrr"), headline)
-        samples = [drawn_maps(finished, number, each[number].segments["numbers"]) for number in shown]
+        samples = [drawn_maps(finished, number, each[number].segments["numbers"].clip(0)) for number in shown]
         return Shown(metrics={**metrics, **found}, samples=samples, lines=lines)
 
     def found(self, finished: Finished, batches: Iterable[Any]) -> Iterator["_Image"]:

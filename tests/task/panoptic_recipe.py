@@ -28,7 +28,7 @@ RECIPE = replace(
     EXPERIMENTS["mask2former"],
     model=Mask2FormerConfig(
         backbone=BackboneConfig(
-            backbone=ConvNextConfig(widths=WIDTHS, depths=(1, 1, 1, 1), layer_scale=None), stages=(1, 2, 3, 4),
+            backbone=ConvNextConfig(patch=2, widths=WIDTHS, depths=(1, 1, 1, 1), layer_scale=None), stages=(1, 2, 3, 4),
             widths=WIDTHS, norm_eps=1e-6,
         ),
         pixels=PixelDecoderConfig(
