@@ -311,39 +311,41 @@ class _Given:
 
     def over(self, blocks: Any, unroll: int | bool, remat: str = "none") -> Callable:
         """Return the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
-        if isinstance(blocks, nnx.List):
-            return partial(_one_by_one, partial(_kept, remat, unroll is True))
-        return partial(_scan, self.period, unroll, partial(_kept, remat, unroll is True))
+        loop = _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.period)
+        return partial(loop, unroll, remat)
 
     def names(self, blocks: Any) -> list[str | None]:
         """Name what all blocks are given: the fields of masks, and else the arguments."""
         return [_argument(path, blocks) for path, leaf in self.named if not _is_per_layer(leaf)]
 
 
-def _kept(remat: str, written_out: bool, step: Callable) -> Callable:
+def _kept(step: Callable, unroll: int | bool, remat: str) -> Callable:
     """Return a step, whose turn is static, that keeps for the backward pass what `remat` says."""
     if remat == "none":
         return step
-    return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=written_out, static_argnums=0)
+    return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True, static_argnums=0)
 
 
-def _scan(period: int, unroll: int | bool, kept: Callable, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
+def _scan(period: int, unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
     """Scan over layers, so many at a time that each of them has the same turn every time."""
     if period == 1:
-        return jax.lax.scan(partial(kept(step), 0), x, layers, unroll=unroll)
+        return jax.lax.scan(partial(_kept(step, unroll, remat), 0), x, layers, unroll=unroll)
     depth = stack_depth(layers[0])
-    return in_turns(partial(_scan_rounds, period, depth, unroll, kept, step), depth, period)(x, layers)
+    return in_turns(partial(_scan_rounds, period, depth, unroll, remat, step), depth, period)(x, layers)
 
 
 def _scan_rounds(
-    period: int, depth: int, unroll: int | bool, kept: Callable, step: Callable, x: Any, layers: list
+    period: int, depth: int, unroll: int | bool, remat: str, step: Callable, x: Any, layers: list
 ) -> tuple[Any, Any]:
     whole = depth - depth % period
 
+    def picked(turn: int, x: Any, layers: list) -> tuple[Any, Any]:
+        given = x, jax.tree.map(lambda leaf: leaf[turn], layers)
+        # One layer after the other, as in a loop of single ones: gathered together they would take memory together.
+        return step(turn, *(given if remat == "none" else jax.lax.optimization_barrier(given)))
+
     # A layer is taken out of a round within what is computed again: taken out before, each would be kept.
-    @kept
-    def one(turn: int, x: Any, layers: list) -> tuple[Any, Any]:
-        return step(turn, x, jax.tree.map(lambda leaf: leaf[turn], layers))
+    one = _kept(picked, unroll, remat)
 
     def together(x: Any, layers: list) -> tuple[Any, Any]:
         after = []
@@ -357,15 +359,16 @@ def _scan_rounds(
     if whole:
         x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
         parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states))
+    alone = _kept(step, unroll, remat)
     for turn in range(depth - whole):
-        x, state = kept(step)(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
+        x, state = alone(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
         parts.append(jax.tree.map(lambda leaf: leaf[None], state))
     return x, parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
 
 
-def _one_by_one(kept: Callable, step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
+def _one_by_one(unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
     """Scan over tuples and lists, an entry for each layer, rather than arrays."""
-    after, step = [], kept(step)
+    after, step = [], _kept(step, unroll, remat)
     for i in range(len(layers[0])):
         x, state = step(i, x, [None if part is None else part[i] for part in layers])
         after.append(state)
