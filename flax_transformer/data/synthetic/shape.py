@@ -3,12 +3,12 @@
 Axes: B images, H W height and width in pixels, C channels, M boxes of an image.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.image_set import InMemoryImages, Objects, image_scenes, labelled_images
@@ -50,6 +50,13 @@ def draw_shape(name: str, height: int, width: int) -> Bool[np.ndarray, "H W"]:
     """
     y, x = ((np.arange(count) + 0.5) / count * 2 - 1 for count in (height, width))
     return _SHAPES[name](y[:, None], x[None])
+
+
+def fill_shapes(pixels: Shaped[np.ndarray, "H W ..."], objects: Objects, values: Iterable[Any]) -> None:
+    """Set the pixels of every object's shape, in place, to a value of its own; later objects cover earlier ones."""
+    for box, label, value in zip(objects.boxes.astype(int).tolist(), objects.classes.tolist(), values, strict=True):
+        left, top, right, bottom = box
+        pixels[top:bottom, left:right][draw_shape(SHAPES[label], bottom - top, right - left)] = value
 
 
 @frozen
@@ -193,12 +200,7 @@ class ShapeScenes:
         ground = self.ground(rng)
         pixels = self.background(number, ground)
         colours = self.paint(number, len(objects), ground, rng)
-        for box, label, colour in zip(
-            objects.boxes.astype(int).tolist(), objects.classes.tolist(), colours, strict=True
-        ):
-            left, top, right, bottom = box
-            part = pixels[top:bottom, left:right]
-            part[draw_shape(SHAPES[label], bottom - top, right - left)] = colour
+        fill_shapes(pixels, objects, colours)
         pixels += np.float32(self.noise) * rng.standard_normal(pixels.shape, np.float32)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.image.class_map import ClassMapData, class_maps
-from flax_transformer.data.synthetic.shape import SHAPES, RenderedImages, ShapeScenes, draw_shape
+from flax_transformer.data.synthetic.shape import SHAPES, RenderedImages, ShapeScenes, fill_shapes
 from flax_transformer.data.table import DataSet
 from flax_transformer.frozen import frozen
 
@@ -32,10 +32,7 @@ class SceneMaps:
         import PIL.Image
 
         numbers, objects = np.zeros((self.size, self.size), np.uint8), self.scenes.layout(number)
-        for box, label in zip(objects.boxes.astype(int).tolist(), objects.classes.tolist(), strict=True):
-            left, top, right, bottom = box
-            part = numbers[top:bottom, left:right]
-            part[draw_shape(SHAPES[label], bottom - top, right - left)] = label + 1
+        fill_shapes(numbers, objects, objects.classes + 1)
         return PIL.Image.fromarray(numbers)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flax_transformer.data.image.panoptic import PanopticData, PanopticSet
-from flax_transformer.data.synthetic.shape import SHAPES, RenderedImages, ShapeScenes, draw_shape
+from flax_transformer.data.synthetic.shape import SHAPES, RenderedImages, ShapeScenes, fill_shapes
 from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
 
@@ -57,10 +57,7 @@ class SceneSegments:
         """Return these beside `numbers` [H, W], of each pixel the id of its segment."""
         numbers, objects = np.ones((self.size, self.size), np.int32), self.scenes.layout(number)
         numbers[self.scenes.horizon(number) :] = 2
-        for i, (box, label) in enumerate(zip(objects.boxes.astype(int).tolist(), objects.classes, strict=True)):
-            left, top, right, bottom = box
-            part = numbers[top:bottom, left:right]
-            part[draw_shape(SHAPES[label], bottom - top, right - left)] = 1 + len(STUFF) + i
+        fill_shapes(numbers, objects, 1 + len(STUFF) + np.arange(len(objects)))
         return {"numbers": numbers, **self.tell(number)}
 
 
