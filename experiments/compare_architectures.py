@@ -56,8 +56,6 @@ class Comparison:
     """Lengths there are batches of; the recipe's own if None."""
     dropout: float | None = 0.1
     """Every rate of it but that of attention's weights; the recipe's own if None."""
-    clip: float | None = 1.0
-    """Norm above which gradients are made shorter; the recipe's own if None."""
     merges: int | None = None
     """Of byte pairs; the recipe's own if None."""
     evaluations: int = 5
@@ -96,11 +94,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
             model=recipe.model if asked.dropout is None else with_fields(recipe.model, dropout=asked.dropout),
             data=corpus(asked, name),
             examples=with_fields(recipe.examples, **changes) if changes else recipe.examples,
-            optimizer=replace(
-                recipe.optimizer,
-                schedule=ScheduleConfig(name="linear"),
-                clip_norm=recipe.optimizer.clip_norm if asked.clip is None else asked.clip,
-            ),
+            optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="linear")),
             warm_start=asked.teacher if name in asked.students else "",
         )
     return found
