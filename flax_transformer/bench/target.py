@@ -13,6 +13,7 @@ from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config, hidden
 from flax_transformer.compress import Quantization
+from flax_transformer.compress.kernel import is_table
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
@@ -109,19 +110,15 @@ def _stored_rules(file: Path, fields: Fields, config: Any) -> tuple[Quantization
         raise ValueError(f"{file}: {error}") from error
     paths: dict[tuple, list[str]] = {}
     for path, scheme in schemes.items():
-        table = path.endswith("token.embedding")
-        paths.setdefault((scheme.kind, scheme.group, scheme.activations, table), []).append(path)
+        paths.setdefault((scheme.kind, scheme.group, scheme.activations, is_table(path)), []).append(path)
     return tuple(
-        Quantization(
-            weights=kind, group=group, activations=activations, embeddings=table, pattern=_any_of(names, table)
-        )
+        Quantization(weights=kind, group=group, activations=activations, embeddings=table, pattern=_any_of(names))
         for (kind, group, activations, table), names in paths.items()
     )
 
 
-def _any_of(paths: list[str], table: bool) -> str:
-    """Return a pattern of these kernels; of tables, which are asked for otherwise, one of none."""
-    return "(?!)" if table else f"^({'|'.join(map(re.escape, paths))})$"
+def _any_of(paths: list[str]) -> str:
+    return f"^({'|'.join(map(re.escape, paths))})$"
 
 
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:

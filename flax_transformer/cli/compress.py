@@ -29,9 +29,9 @@ class Weights:
     percentile: float = 99.99
     """Of absolute values within the range, where --ranges is percentile."""
     embeddings: bool = False
-    """Whether tables of tokens have few bits too."""
+    """Whether tables of tokens and of their positions have few bits too."""
     pattern: str = ""
-    """Kernels to round, by path; all but those of heads, routers and patches by default."""
+    """Kernels to round, and tables with --embeddings, by path; all but those of heads, routers and patches by default."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class KernelAxes:
     layers: int
     inputs: int
     table: bool = False
-    """Whether it is a table of tokens [V, D], whose rows are what kernels call outputs."""
+    """Whether it is a table [V, D], whose rows are what kernels call outputs."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,26 @@ def linear_kernels(model: Any) -> dict[str, KernelAxes]:
     return found
 
 
-def token_tables(model: Any) -> dict[str, KernelAxes]:
-    """Find the tables of tokens of a model, by path."""
+def is_table(path: str) -> bool:
+    """Return whether a parameter is a table of tokens or of their positions.
+
+    >>> is_table("embedding.token.embedding"), is_table("source_embedding.position.embedding"), is_table("out.kernel")
+    (True, True, False)
+    """
+    return re.search(r"(^|\.)token\.embedding$|embedding\.position\.embedding$", path) is not None
+
+
+def lookup_tables(model: Any) -> dict[str, KernelAxes]:
+    """Find the tables of tokens, and of their positions, of a model, by path."""
     found = {}
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda node: isinstance(node, nnx.Variable)):
-        if isinstance(node, nnx.Variable) and re.search(r"(^|\.)token\.embedding$", path_name(path)):
+        if isinstance(node, nnx.Variable) and is_table(path_name(path)):
             found[path_name(path)] = KernelAxes(0, 1, table=True)
     return found
 
 
 def kernels_of(model: Any) -> dict[str, Any]:
-    """Return the kernels of linear layers and the tables of tokens of a model, by path."""
+    """Return the kernels of linear layers and the tables of a model, by path."""
     found: dict[str, Any] = {}
     map_kernels(lambda path, kernel: found.setdefault(path, kernel), model)
     return found
@@ -77,9 +86,9 @@ def map_kernels(change: Callable[[str, Any], Any], model: Any) -> Any:
     """Return a model with other kernels and tables.
 
     Args:
-      change: from the path and value of a linear layer's kernel, or of a table of tokens, to the value in its place.
+      change: from the path and value of a linear layer's kernel, or of a table, to the value in its place.
     """
-    paths = linear_kernels(model) | token_tables(model)
+    paths = linear_kernels(model) | lookup_tables(model)
 
     def put(path: tuple, node: Any) -> Any:
         name = path_name(path)

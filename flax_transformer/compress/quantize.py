@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
 from flax_transformer.compress.input_scale import awq_scales, scale_inputs, smooth_scales
-from flax_transformer.compress.kernel import KernelAxes, kernels_of, linear_kernels, map_kernels, token_tables
+from flax_transformer.compress.kernel import KernelAxes, is_table, kernels_of, linear_kernels, lookup_tables, map_kernels
 from flax_transformer.compress.statistics import Statistics, input_range
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
@@ -59,9 +59,10 @@ class Quantization:
     percentile: float = 99.99
     """Of the absolute values that are within the range, where `ranges` is percentile."""
     embeddings: bool = False
-    """Whether tables of tokens have few bits too, with a scale for each row, or group of its columns."""
+    """Whether tables of tokens and of their positions have few bits too, with a scale for each row, or each group of its
+    columns."""
     pattern: str = ""
-    """Which kernels, by path (searched); all but `UNQUANTIZED` by default."""
+    """Which kernels and tables, by path (searched); all but `UNQUANTIZED` by default."""
 
     def __post_init__(self) -> None:
         if self.weights is None:
@@ -104,8 +105,8 @@ class Quantization:
 
     def takes(self, path: str) -> bool:
         """Return whether it is of the kernel or table of a path."""
-        if path.endswith("token.embedding"):
-            return self.embeddings
+        if is_table(path) and not self.embeddings and self.weights is not None:
+            return False
         return takes(self.pattern, path)
 
 
@@ -134,7 +135,7 @@ def quantize_model(
     'int8'
     """
     rules = (rules,) if isinstance(rules, Quantization) else tuple(rules)
-    axes = linear_kernels(model) | token_tables(model)
+    axes = linear_kernels(model) | lookup_tables(model)
     found = {path: next((rule for rule in rules if rule.takes(path)), None) for path in axes}
     chosen = {path: rule for path, rule in found.items() if rule is not None and rule.weights is not None}
     if not chosen:

@@ -1,6 +1,7 @@
 """Token embeddings with positions, and the output layer that shares their table."""
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -153,7 +154,9 @@ class Embedding(Module):
             tokens = constrain(tokens, "batch", "length")
             x = self.embed(tokens, table=table)
         if cfg.position == "learned":
-            x = x + lookup(self.position.embedding[...], positions + cfg.offset)
+            places = self.position.embedding.get_value()
+            take = places.take if isinstance(places, Quantized) else partial(lookup, places)
+            x = x + take(positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
             places = SINUSOIDS[cfg.position](positions + cfg.offset, cfg.embed)
             if cfg.position == "sinusoidal_spanning" and cfg.offset and not embedded:

@@ -21,7 +21,7 @@ from flax_transformer.compress import (
     remove_heads,
 )
 from flax_transformer.compress.heads import Importance
-from flax_transformer.compress.kernel import linear_kernels, token_tables
+from flax_transformer.compress.kernel import linear_kernels, lookup_tables
 from flax_transformer.compress.narrow import narrow_model
 from flax_transformer.data.text.annotated import read_pairs
 from flax_transformer.hub import Pretrained
@@ -264,7 +264,7 @@ def kernel_errors(before: Any, after: Any) -> dict[str, Float[np.ndarray, "..."]
     wide = dequantize_model(after, np.float32)
     leaves = [dict(_leaves(model)) for model in (before, wide)]
     found = {}
-    for path, axes in {**linear_kernels(before), **token_tables(before)}.items():
+    for path, axes in {**linear_kernels(before), **lookup_tables(before)}.items():
         if leaves[0][path] is leaves[1][path] or leaves[0][path].shape != leaves[1][path].shape:
             continue  # as it was, or narrower
         one, other = (np.asarray(each[path], np.float32) for each in leaves)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.proves("kernels of few bits", "a folder is measured as 
 RULES = {
     "groups": Quantization(weights="int4", group=16),
     "inputs": Quantization(weights="int8", activations="int8", embeddings=True),
+    "tables": Quantization(weights="int8", embeddings=True, pattern="token"),
     "several": (
         Quantization(weights="float8_e4m3fn", pattern="attention"),
         Quantization(weights="int4", group=8, pattern=r"feedforward\.(up|gate)"),

@@ -8,7 +8,7 @@ from flax import nnx
 
 from flax_transformer.compress import Quantization, Quantized, observe, quantize_model
 from flax_transformer.compress.gptq import gptq
-from flax_transformer.compress.kernel import kernels_of, linear_kernels, token_tables
+from flax_transformer.compress.kernel import is_table, kernels_of, linear_kernels, lookup_tables
 from flax_transformer.compress.statistics import BINS, bin_edges, input_range, statistics_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn.linear import Linear
@@ -138,7 +138,22 @@ def test_the_first_rule_that_takes_a_kernel_counts(model):
         path: "int4" if "feedforward" in path else "int8" for path in linear_kernels(model)
     }
     assert not isinstance(found["embedding.token.embedding"], Quantized)
-    assert list(token_tables(model)) == ["embedding.token.embedding"]
+    assert list(lookup_tables(model)) == ["embedding.position.embedding", "embedding.token.embedding"]
+
+
+def test_tables_are_rounded_row_by_row(model):
+    found = quantize_model(model, Quantization(embeddings=True, pattern="position"))
+    assert {path for path, each in kernels_of(found).items() if isinstance(each, Quantized)} == {
+        "embedding.position.embedding"
+    }
+    whole = model.embedding.position.embedding[: TOKENS.shape[1]]
+    error = np.abs(np.asarray(found.embedding(TOKENS) - model.embedding(TOKENS)))
+    assert 0 < error.max()
+    assert (error <= 1.01 * np.abs(whole).max(-1, keepdims=True) / 254).all()
+    both = Quantization(weights=None, pattern="position"), Quantization(embeddings=True)
+    kinds = {path: type(each) for path, each in kernels_of(quantize_model(model, both)).items() if is_table(path)}
+    assert kinds["embedding.token.embedding"] is Quantized
+    assert kinds["embedding.position.embedding"] is not Quantized
 
 
 def test_bias_norms_and_axes_stay(model):

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from flax_transformer.compress.kernel import is_table
 from flax_transformer.compress.quantize import scale_shape
 from flax_transformer.hub.table import Matrix, Same
 from flax_transformer.hub.weights import Entry
@@ -14,11 +15,11 @@ from flax_transformer.nn.quantized import Quantized
 
 
 def is_matrix(entry: Entry) -> bool:
-    """Return whether a row is of kernels of linear layers, or of a table of tokens: both are a module's `weight`."""
+    """Return whether a row is of kernels of linear layers, or of a table: both are a module's `weight`."""
     if isinstance(entry.row.layout, Matrix):
         ours, theirs = ((*entry.row.ours,), "kernel"), (entry.names, ".weight")
         return all(name.endswith(ending) for names, ending in (ours, theirs) for name in names)
-    return entry.row.layout == Same() and entry.row.ours[0].endswith("token.embedding")
+    return entry.row.layout == Same() and is_table(entry.row.ours[0])
 
 
 def is_turned(entry: Entry) -> bool:
