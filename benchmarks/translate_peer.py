@@ -6,8 +6,8 @@
 `transformer_tiny` and `transformer_base` with random weights and V = 8,000 translate 32 sentences, and one, of 24
 tokens into 32 tokens each, greedily and by beam search with 4 beams, in float32 on the CPU. All compute the same
 Transformer (Marian's: post-norm, tied embeddings, sinusoidal positions) and must find the same tokens. A ratio above 1
-says how many times faster ours is: medians of runs that took turns. CTranslate2 runs on all processors and on one, as its
-threads wait for each other long where a virtual machine's processors sleep.
+says how many times faster ours is: medians of runs that took turns. CTranslate2 runs on all processors and on one, as
+its threads wait for each other long where a virtual machine's processors sleep.
 """
 
 import os

@@ -31,7 +31,7 @@ class Weights:
     embeddings: bool = False
     """Whether tables of tokens and of their positions have few bits too."""
     pattern: str = ""
-    """Kernels to round, and tables with --embeddings, by path; all but those of heads, routers and patches by default."""
+    """Kernels to round, and tables with --embeddings, by path; by default all but heads, routers and patches."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from jaxtyping import Array, Float
 
 from flax_transformer.compress.gptq import gptq
 from flax_transformer.compress.input_scale import awq_scales, scale_inputs, smooth_scales
-from flax_transformer.compress.kernel import KernelAxes, is_table, kernels_of, linear_kernels, lookup_tables, map_kernels
+from flax_transformer.compress.kernel import (
+    KernelAxes,
+    is_table,
+    kernels_of,
+    linear_kernels,
+    lookup_tables,
+    map_kernels,
+)
 from flax_transformer.compress.statistics import Statistics, input_range
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
@@ -59,7 +66,7 @@ class Quantization:
     percentile: float = 99.99
     """Of the absolute values that are within the range, where `ranges` is percentile."""
     embeddings: bool = False
-    """Whether tables of tokens and of their positions have few bits too, with a scale for each row, or each group of its
+    """Whether tables of tokens and of their positions have few bits too, with a scale for each row, or group of its
     columns."""
     pattern: str = ""
     """Which kernels and tables, by path (searched); all but `UNQUANTIZED` by default."""

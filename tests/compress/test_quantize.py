@@ -148,8 +148,8 @@ def test_tables_are_rounded_row_by_row(model):
     }
     whole = model.embedding.position.embedding[: TOKENS.shape[1]]
     error = np.abs(np.asarray(found.embedding(TOKENS) - model.embedding(TOKENS)))
-    assert 0 < error.max()
-    assert (error <= 1.01 * np.abs(whole).max(-1, keepdims=True) / 254).all()
+    assert error.max() > 0
+    assert (error <= np.abs(whole).max(-1, keepdims=True) / 127).all()  # the scale is rounded too
     both = Quantization(weights=None, pattern="position"), Quantization(embeddings=True)
     kinds = {path: type(each) for path, each in kernels_of(quantize_model(model, both)).items() if is_table(path)}
     assert kinds["embedding.token.embedding"] is Quantized
