@@ -4,8 +4,9 @@ An example is a mapping from field names to token arrays, numbers or texts. A tr
 a pure function of both, and so are Grain's: ``grain.MapDataset.random_map`` takes each of them as it is.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ Transform = Callable[[Any, np.random.Generator], Any]
 
 
 Collate = Callable[[Sequence[Example | None]], Arrays]
+
+
+POOL = 64
+"""Batches whose examples are sorted by length together, where batches are of like lengths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,56 @@ def shuffled(items: Sequence[Any], *transforms: Transform, seed: int) -> Example
     identity = {"data": name_data(items), "transforms": [name_function(each) for each in transforms], "seed": seed}
     source = _source(items, seed).shuffle().repeat()
     return Examples(source.random_map(Chain(transforms)), identity)
+
+
+def of_like_lengths(
+    items: Sequence[Any], *transforms: Transform, seed: int, rows: int, lengths: Sequence[int]
+) -> Examples:
+    """Return all items as `shuffled` does, but so that each `rows` examples that follow each other are of like lengths.
+
+    The examples of every `POOL` batches, or of an epoch that has fewer, are sorted by length and cut into batches,
+    whose order is drawn.
+
+    Args:
+        rows: of a batch.
+        lengths: of the items.
+
+    >>> examples = of_like_lengths("abcd", seed=0, rows=2, lengths=(9, 1, 8, 2))
+    >>> sorted(sorted(examples[i] for i in pair) for pair in ((0, 1), (2, 3)))
+    [['a', 'c'], ['b', 'd']]
+
+    Raises:
+        ValueError: as `shuffled`; or lengths that are not those of the items.
+    """
+    if len(lengths) != len(items):
+        raise ValueError(f"there must be a length for each of {len(items)} items, got {len(lengths)}")
+    plain = shuffled(items, *transforms, seed=seed)
+    numbers = _source(range(len(items)), seed).shuffle().repeat()
+    pool = max(min(POOL, len(items) // rows), 1)
+    identity = {**plain.identity, "like_lengths": {"rows": rows, "pool": pool}}
+    return _LikeLengths(plain.dataset, identity, numbers, np.asarray(lengths), (pool, rows), seed)
+
+
+@dataclass(frozen=True, eq=False)
+class _LikeLengths(Examples):
+    numbers: Any  # a grain.MapDataset of the items' numbers, in the order of `dataset`
+    lengths: Shaped[np.ndarray, "n"]
+    shape: tuple[int, int]  # batches of a pool, and their rows
+    seed: int
+    pools: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def __getitem__(self, index: int) -> Any:
+        size = math.prod(self.shape)
+        pool, place = divmod(index, size)
+        order = self.pools.get(pool)
+        if order is None:
+            numbers = [self.numbers[number] for number in range(pool * size, (pool + 1) * size)]
+            batches = np.argsort(self.lengths[numbers], kind="stable").reshape(self.shape)
+            order = np.random.default_rng([self.seed, pool]).permutation(batches).reshape(-1)
+            for old in list(self.pools)[:-3]:  # threads read ahead, and on both sides of a border
+                self.pools.pop(old, None)
+            self.pools[pool] = order
+        return self.dataset[pool * size + int(order[place])]
 
 
 def each_once(

@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import jax
 
 from flax_transformer.data import Examples, ExampleStream, each_once, shuffled
-from flax_transformer.data.examples import Collate
+from flax_transformer.data.examples import Collate, of_like_lengths
 from flax_transformer.data.stream import Stream
-from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
+from flax_transformer.data.text import FittedRows, Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.inputs import Signature
@@ -156,12 +156,20 @@ def split_batches(
 ) -> dict[str, Any]:
     """Return the batches of an `Opened`, of examples by split: training's shuffled, the others' each once.
 
+    Where a batch is as long as its texts need, those of training are of like lengths.
+
     Args:
       transforms: of training examples.
     """
     once = partial(each_once, rows=context.held_rows(rows), collate=collate)
     held = {split: partial(once, items[split]) for split in ("validation", "test")}
-    return {"batches": stream(shuffled(items["train"], *transforms, seed=context.seed), collate, rows), **held}
+    train = items["train"]
+    if isinstance(collate, FittedRows):
+        lengths = [len(item["tokens"]) for item in train]
+        examples = of_like_lengths(train, *transforms, seed=context.seed, rows=rows, lengths=lengths)
+    else:
+        examples = shuffled(train, *transforms, seed=context.seed)
+    return {"batches": stream(examples, collate, rows), **held}
 
 
 def check_rows(rows: int, length: int, least: int = 1) -> None:

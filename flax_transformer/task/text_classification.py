@@ -51,8 +51,8 @@ class LabelledTexts:
     length: int = 64
     """Most tokens of a text, or of a pair; of longer pairs the longer text is cut first."""
     buckets: int = 1
-    """How many lengths batches have: all tokens, half of them, a quarter, …; a batch has the least that its texts need,
-    and each is a program of its own."""
+    """How many lengths batches have: all tokens, half of them, a quarter, …; texts of like lengths are in a batch,
+    which has the least that they need, and each is a program of its own."""
 
     def __post_init__(self):
         check_rows(self.rows, self.length, 3)
@@ -95,6 +95,8 @@ class LabelledTexts:
         if self.buckets > 1:
             lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
             collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
+            for split in ("validation", "test"):
+                items[split].sort(key=lambda item: len(item["tokens"]))
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("classification",), vocab=tokenizer.vocab_size, classes=classes),

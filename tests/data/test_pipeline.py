@@ -1,4 +1,6 @@
 import json
+import operator
+import pickle
 import re
 
 import jax
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_transformer.data.bucket import BucketPlan, BucketStream
+from flax_transformer.data.examples import of_like_lengths, shuffled
 from flax_transformer.data.text import Tokenized, ragged
 
 
@@ -130,3 +133,28 @@ def test_impossible_processes_are_refused():
         BucketStream(plan, examples, process_index=2, process_count=2)
     with pytest.raises(ValueError, match="got 60 and 61 rows"):
         BucketStream(plan, make(pairs=61)[1])
+
+
+def test_batches_of_like_lengths_are_all_items_in_an_order_of_their_own():
+    lengths = np.random.default_rng(0).integers(1, 100, 512)
+    items = [{"number": i, "length": int(length)} for i, length in enumerate(lengths)]
+    examples = of_like_lengths(items, draw, seed=3, rows=8, lengths=lengths)
+    epoch = [examples[i] for i in range(512)]
+    assert sorted(each["number"] for each in epoch) == list(range(512))
+    batches = np.array([each["length"] for each in epoch]).reshape(-1, 8)
+    assert np.ptp(batches, axis=1).mean() < 3
+    assert np.abs(np.diff(batches.mean(1))).mean() > 10  # neither long nor short ones come first
+    again = pickle.loads(pickle.dumps(of_like_lengths(items, draw, seed=3, rows=8, lengths=lengths)))
+    assert [again[i] for i in (700, 3, 511)] == [examples[i] for i in (700, 3, 511)]
+    assert [examples[512 + i]["number"] for i in range(512)] != [each["number"] for each in epoch]
+    plain = shuffled(items, draw, seed=3)
+    key = operator.itemgetter("number")
+    assert sorted(epoch, key=key) == sorted((plain[i] for i in range(512)), key=key)
+    few = of_like_lengths(items[:9], seed=0, rows=16, lengths=lengths[:9])
+    assert {few[i]["number"] for i in range(16)} == set(range(9))
+    with pytest.raises(ValueError, match="a length for each of 512 items, got 9"):
+        of_like_lengths(items, seed=0, rows=8, lengths=lengths[:9])
+
+
+def draw(example, rng):
+    return {**example, "drawn": float(rng.random())}
