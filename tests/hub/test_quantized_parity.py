@@ -40,10 +40,11 @@ MODELS = {
 RULES = {
     "int8": Quantization(), "int4": Quantization(weights="int4", group=32), "dynamic": Quantization(activations="int8"),
     "float8": Quantization(weights="float8_e4m3fn"), "tables": Quantization(weights="int4", group=32, embeddings=True),
+    "tables of int8": Quantization(embeddings=True),
     "mixed": (Quantization(pattern="attention"), Quantization(weights="int4", group=32, pattern="feedforward")),
 }  # fmt: skip
-OPENED = {"int8": 1e-6, "int4": 1e-6, "float8": 1e-6, "mixed": 1e-6}
-"""What transformers opens, and computes in floats; those of tables and rounded inputs it computes otherwise or not."""
+OPENED = {"int8": 1e-6, "int4": 1e-6, "float8": 1e-6, "mixed": 1e-6, "tables of int8": 1e-6}
+"""What transformers opens, and computes in floats; tables of four bits it does not, rounded inputs otherwise."""
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -30,6 +30,15 @@ class Scheme:
     dynamic: bool
     symmetric: bool
     group: int | None
+    table: bool = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether values lie in words: those of 4 bits, and of 8 in kernels that are multiplied as floats.
+
+        Of a table `transformers` asks for the `weight`, which words are not.
+        """
+        return self.kind == "int4" or (self.kind == "int8" and self.activations is None and not self.table)
 
 
 def write_quantized(
@@ -59,8 +68,8 @@ def write_quantized(
         schemes = {_scheme(entry, each) for each in ours}
         if len(schemes) > 1:
             raise ValueError(f"kernels that are one matrix must be quantized alike, {entry.row.theirs} is of several")
-        found = linear if isinstance(entry.row.layout, Matrix) else tables
-        found.setdefault(schemes.pop(), []).extend(entry.names)
+        scheme = schemes.pop()
+        (tables if scheme.table else linear).setdefault(scheme, []).extend(entry.names)
         for index, name in zip(entry.indices, entry.names, strict=True):
             parts |= _tensors(entry, ours, index, name.removesuffix(".weight"))
     names = {name for each in (*linear.values(), *tables.values()) for name in each}
@@ -73,7 +82,7 @@ def _scheme(entry: Entry, kernel: Quantized) -> Scheme:
     groups, (_, inputs) = group_count(entry, kernel), matrix_size(entry)
     return Scheme(
         kernel.kind, kernel.activations, kernel.input_scale is None, kernel.zero is None,
-        None if groups == 1 else inputs // groups,
+        None if groups == 1 else inputs // groups, table=not isinstance(entry.row.layout, Matrix),
     )  # fmt: skip
 
 
@@ -97,7 +106,7 @@ def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], nam
             lambda: np.ascontiguousarray(shared("scale")),
         )
     }
-    packed, bits = is_packed(first.kind, first.activations), BITS[first.kind]
+    packed, bits = _scheme(entry, first).packed, BITS[first.kind]
     half = 2 ** (bits - 1)
     if packed:
         words = 4 * rows * -(-columns * bits // 32)
@@ -115,11 +124,6 @@ def _tensors(entry: Entry, kernels: list[Quantized], index: tuple[int, ...], nam
     if first.input_scale is not None:
         found[f"{name}.input_scale"] = (4, lambda: np.asarray(ones()[0].input_scale, np.float32).reshape(1))
     return found
-
-
-def is_packed(kind: str, activations: str | None) -> bool:
-    """Return whether values lie in words: those of 4 bits, and those of 8 that are multiplied as floats."""
-    return kind == "int4" or (kind == "int8" and activations is None)
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
@@ -149,7 +153,7 @@ def _group(scheme: Scheme, targets: list[str]) -> dict[str, Any]:
     return {
         "targets": targets, "weights": {**weights, "group_size": scheme.group}, "input_activations": inputs,
         "output_activations": None,
-        "format": "pack-quantized" if is_packed(scheme.kind, scheme.activations) else layout,
+        "format": "pack-quantized" if scheme.packed else layout,
     }  # fmt: skip
 
 
