@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Integer, Shaped
 
 from flax_transformer.data.identity import name_data, name_function
 
@@ -59,7 +59,11 @@ def shuffled(items: Sequence[Any], *transforms: Transform, seed: int) -> Example
 
 
 def of_like_lengths(
-    items: Sequence[Any], *transforms: Transform, seed: int, rows: int, lengths: Sequence[int]
+    items: Sequence[Any],
+    *transforms: Transform,
+    seed: int,
+    rows: int,
+    lengths: Sequence[int] | Integer[np.ndarray, "_"],
 ) -> Examples:
     """Return all items as `shuffled` does, but so that each `rows` examples that follow each other are of like lengths.
 
@@ -89,7 +93,7 @@ def of_like_lengths(
 @dataclass(frozen=True, eq=False)
 class _LikeLengths(Examples):
     numbers: Any  # a grain.MapDataset of the items' numbers, in the order of `dataset`
-    lengths: Shaped[np.ndarray, "n"]
+    lengths: Integer[np.ndarray, "_"]
     shape: tuple[int, int]  # batches of a pool, and their rows
     seed: int
     pools: dict[int, np.ndarray] = field(default_factory=dict)
