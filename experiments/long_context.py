@@ -18,8 +18,8 @@ LongformerForSequenceClassification. A batch has reviews of like lengths, and is
 and 2,048 tokens that they fit.
 
 Of the test reviews, 83.42 % are told right with up to 2,048 tokens after 750 steps of 32, in 34 minutes of CPU time
-with the test, and 83.24 % with 256 after 1,200 steps, in 24 (one seed each, one core of an Intel Xeon beside other work,
-2026-11-28): as good with 0.63 of the reviews. With batches of 8 nothing was learned in 800 steps.
+with the test, and 83.24 % with 256 after 1,200 steps, in 24 (one seed each, one core of an Intel Xeon beside other
+work, 2026-11-28). With batches of 8 nothing was learned in 800 steps.
 `needle` and `copy` have not been run to their ends: 16 questions of 1,024 tokens take 1.6 s of CPU time forward and
 backward (0.3 M parameters, an AMD EPYC beside much other work, 2026-11-23).
 """
