@@ -75,7 +75,7 @@ def make_ctranslate2(marian: transformers.MarianMTModel, threads: int) -> ctrans
 
 
 def runners(name: str, rows: int, beams: int):
-    """Make the three translators of a case; each call returns its tokens, [rows, TARGET]."""
+    """Make the translators of a case; each call returns its tokens, [rows, TARGET]."""
     marian = make_marian(PRESETS[name](VOCAB))
     model = jax.jit(Seq2Seq.for_decoding)(load(marian))
     source = np.random.default_rng(0).integers(4, VOCAB, (rows, SOURCE)).astype(np.int32)

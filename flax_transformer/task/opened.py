@@ -156,20 +156,25 @@ def split_batches(
 ) -> dict[str, Any]:
     """Return the batches of an `Opened`, of examples by split: training's shuffled, the others' each once.
 
-    Where a batch is as long as its texts need, those of training are of like lengths.
+    Where a batch is as long as its texts need, those of training are of like lengths, and the others come by length.
 
     Args:
       transforms: of training examples.
     """
-    once = partial(each_once, rows=context.held_rows(rows), collate=collate)
-    held = {split: partial(once, items[split]) for split in ("validation", "test")}
-    train = items["train"]
+    train, others = items["train"], {split: items[split] for split in ("validation", "test")}
     if isinstance(collate, FittedRows):
-        lengths = [len(item["tokens"]) for item in train]
+        others = {split: sorted(each, key=_tokens) for split, each in others.items()}
+        lengths = [_tokens(item) for item in train]
         examples = of_like_lengths(train, *transforms, seed=context.seed, rows=rows, lengths=lengths)
     else:
         examples = shuffled(train, *transforms, seed=context.seed)
+    once = partial(each_once, rows=context.held_rows(rows), collate=collate)
+    held = {split: partial(once, each) for split, each in others.items()}
     return {"batches": stream(examples, collate, rows), **held}
+
+
+def _tokens(item: Mapping[str, Any]) -> int:
+    return len(item["tokens"])
 
 
 def check_rows(rows: int, length: int, least: int = 1) -> None:

@@ -95,8 +95,6 @@ class LabelledTexts:
         if self.buckets > 1:
             lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
             collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
-            for split in ("validation", "test"):
-                items[split].sort(key=lambda item: len(item["tokens"]))
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("classification",), vocab=tokenizer.vocab_size, classes=classes),

@@ -55,8 +55,7 @@ def write_quantized(
       ValueError: kernels such as the format has no words for; says which.
     """
     parts: Parts = {}
-    linear: dict[Scheme, list[str]] = {}
-    tables: dict[Scheme, list[str]] = {}
+    found: dict[Scheme, list[str]] = {}
     for entry in entries:
         ours = [kernels[path] for path in entry.row.ours if path in kernels]
         if not ours:
@@ -68,14 +67,13 @@ def write_quantized(
         schemes = {_scheme(entry, each) for each in ours}
         if len(schemes) > 1:
             raise ValueError(f"kernels that are one matrix must be quantized alike, {entry.row.theirs} is of several")
-        scheme = schemes.pop()
-        (tables if scheme.table else linear).setdefault(scheme, []).extend(entry.names)
+        found.setdefault(schemes.pop(), []).extend(entry.names)
         for index, name in zip(entry.indices, entry.names, strict=True):
             parts |= _tensors(entry, ours, index, name.removesuffix(".weight"))
-    names = {name for each in (*linear.values(), *tables.values()) for name in each}
+    names = {name for each in found.values() for name in each}
     whole = {name for entry in entries for name in entry.names if name.endswith(".weight")} | set(copies)
     ignored = sorted(name.removesuffix(".weight") for name in whole - names)
-    return parts, _config(linear, tables, ignored), names
+    return parts, _config(found, ignored), names
 
 
 def _scheme(entry: Entry, kernel: Quantized) -> Scheme:
@@ -131,12 +129,11 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int8) if values.dtype == jnp.int4 else values
 
 
-def _config(linear: dict[Scheme, list[str]], tables: dict[Scheme, list[str]], ignored: list[str]) -> dict[str, Any]:
-    groups = []
-    for found, kind in ((linear, "Linear"), (tables, "Embedding")):
-        for scheme, names in found.items():
-            alone = kind == "Linear" and len(found) == 1
-            groups.append(_group(scheme, [kind] if alone else [name.removesuffix(".weight") for name in names]))
+def _config(found: dict[Scheme, list[str]], ignored: list[str]) -> dict[str, Any]:
+    groups, alike = [], sum(not scheme.table for scheme in found) == 1
+    for scheme in sorted(found, key=lambda scheme: scheme.table):
+        layers = [name.removesuffix(".weight") for name in found[scheme]]
+        groups.append(_group(scheme, ["Linear"] if alike and not scheme.table else layers))
     formats = {group["format"] for group in groups}
     return {
         "quant_method": "compressed-tensors", "format": formats.pop() if len(formats) == 1 else "mixed-precision",
