@@ -37,7 +37,7 @@ def _telling_true_from_one(equal: Callable[[Any, Any], bool], names: list[str]) 
     Configs decide which program runs: jit would take the one it has of `unroll=1` for `unroll=True`.
     """
 
-    def same(self: Any, other: Any) -> bool:
+    def same(self: Any, other: Any) -> Any:
         found = equal(self, other)
         return found if found is not True else all(type(getattr(self, n)) is type(getattr(other, n)) for n in names)
 

@@ -27,7 +27,11 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from flax_transformer.bench.trip_count import after_loop, fold, turns
 from flax_transformer.named_scope import module_path
 from flax_transformer.ops.convolution import SHIFTED
+from flax_transformer.ops.marked import scan_inputs
 from flax_transformer.ops.remat_name import AGAIN
+
+LAYERS = 1_024
+"""Of longer vectors of whole numbers nothing is known: they are no loop's over layers."""
 
 
 class FlopCategory(NamedTuple):
@@ -142,12 +146,12 @@ class _Walk:
                 {FlopCategory(str(eqn.invars[0].aval.dtype)): 2 * math.prod(eqn.outvars[0].aval.shape)}
             ), unknown
         if name == "scan":
-            return _times(self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0], params["length"]), unknown
+            return self.scan(params, known)
         if name == "while":
             return self.loop(eqn, known)
         if name == "cond":
-            branches = [self.closed(branch, known[1:])[0] for branch in params["branches"]]
-            return max(branches, key=Counter.total), unknown
+            branches = params["branches"] if known[0] is None else params["branches"][known[0] :][:1]
+            return max((self.closed(each, known[1:])[0] for each in branches), key=Counter.total), unknown
         if name == "pallas_call":
             return self.kernel(params), unknown
         if name == "shard_map":
@@ -163,8 +167,21 @@ class _Walk:
             return Counter(), fold(name, known) or unknown
         return _sum(self.closed(each, _nothing(each))[0] for each in inside), unknown
 
+    def scan(self, params: dict, known: list) -> tuple[Count, list]:
+        """Count a loop over leading axes, each turn with what is known of its slices; give what is known of results."""
+        body, length, (stay, carried) = params["jaxpr"], params["length"], scan_inputs(params)
+        fixed, slices = [*known[:stay], *[None] * carried], known[stay + carried :]
+        columns = [[None] * length if values is None else values for values in slices]
+        each_turn = list(zip(*columns, strict=True)) or [()] * length
+        counted = {turn: self.closed(body, [*fixed, *turn]) for turn in {*each_turn}}
+        total = _sum(_times(counted[turn][0], often) for turn, often in Counter(each_turn).items())
+        results = [counted[turn][1][carried:] for turn in each_turn]
+        made = [None if None in values else values for values in zip(*results, strict=True)]
+        return total, [*[None] * carried, *made] if each_turn else [None] * len(_open(body).outvars)
+
     def loop(self, eqn: Any, known: list) -> tuple[Count, list]:
         """Count a `while` loop as often as it can turn at the most."""
+        known = [value if isinstance(value, int) else None for value in known]
         body = eqn.params["body_jaxpr"]
         once = self.closed(body, _nothing(body))[0]
         number, sure = turns(eqn, known)
@@ -192,10 +209,14 @@ def _nothing(jaxpr: Any) -> list[None]:
     return [None] * len(_open(jaxpr).invars)
 
 
-def _number(value: Any) -> int | None:
-    """Read a whole number; None where it is anything else."""
-    integer = np.shape(value) == () and np.issubdtype(getattr(value, "dtype", type(value)), np.integer)
-    return int(value) if integer else None
+def _number(value: Any) -> int | tuple[int, ...] | None:
+    """Read a whole number, or a number for each turn of a loop over layers; None where it is anything else."""
+    if not np.issubdtype(getattr(value, "dtype", type(value)), np.integer):
+        return None
+    shape = np.shape(value)
+    if not shape:
+        return int(value)
+    return tuple(map(int, value)) if len(shape) == 1 and shape[0] <= LAYERS else None
 
 
 def _times(count: Count, number: int) -> Count:

@@ -36,7 +36,7 @@ class Products:
 
 
 def products_of(program: Any) -> tuple[Products, ...]:
-    """Sum up the products of a compiled program by what is multiplied, the most FLOPs first.
+    """Sum up the products of a compiled program by what is multiplied, the most FLOPs first; of branches the costliest.
 
     Args:
       program: what `jax.jit(f).lower(…).compile()` gives, or its text.
@@ -61,8 +61,13 @@ def _walk(programs: Mapping[str, list[Instruction]], name: str, times: int) -> I
             yield f"{name}.{each.name}", _kind(each, types), size * times
         elif not each.op.endswith(("-done", "-update")):
             turns = loop_trips(programs, each) if each.op == "while" else 1
-            for called in called_by(each):
-                yield from _walk(programs, called, times * turns)
+            parts = [list(_walk(programs, called, times * turns)) for called in called_by(each)]
+            for part in [max(parts, key=_total)] if each.op == "conditional" else parts:
+                yield from part
+
+
+def _total(part: list[tuple[str, str, int]]) -> int:
+    return sum(size for _, _, size in part)
 
 
 def _kind(each: Instruction, types: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ FOLD: dict[str, Callable[..., int]] = {
     "mul": operator.mul,
     "max": max,
     "min": min,
+    "clamp": lambda low, x, high: min(max(low, x), high),
     "convert_element_type": lambda x: x,
     "copy": lambda x: x,
 }
@@ -21,7 +22,7 @@ FOLD: dict[str, Callable[..., int]] = {
 
 def fold(name: str, known: Sequence[int | None]) -> list[int] | None:
     """Apply a primitive to whole numbers; None where one is not known or the primitive is another."""
-    if name not in FOLD or any(value is None for value in known):
+    if name not in FOLD or not all(isinstance(value, int) for value in known):
         return None
     return [FOLD[name](*known)]
 

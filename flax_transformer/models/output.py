@@ -55,8 +55,8 @@ class Output:
           options: `chunk`, `label_smoothing` and `z_loss` of `ops.chunked_cross_entropy`.
         """
         table, hidden, vocab = self.embedding.rows, self.hidden, self.embedding.cfg.vocab
-        if isinstance(self.embedding, OutputTable):
-            table, hidden = settled(table, hidden)
+        if isinstance(self.embedding, OutputTable) or self.embedding.finds_apart(labels.shape):
+            table, hidden = settled(self.embedding.stored(), hidden)
         options |= {} if self.cap is None else {"cap": self.cap}
         return chunked_scores(hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)
 

@@ -207,10 +207,11 @@ class Embedding(Module):
     @property
     def rows(self) -> Float[Array, "*n V D"]:
         """The token table in the dtype of computing; [n, V, D] after `own_tables`, one for each device."""
-        return self.spread[...] if hasattr(self, "spread") else self._stored()
+        return self.spread[...] if hasattr(self, "spread") else self.stored()
 
-    def _stored(self) -> Array:
-        # As it is stored; without a word its gradient would be whole on devices that split the vocabulary.
+    def stored(self) -> Float[Array, "V D"]:
+        """Return the token table in the dtype of computing as it lies on the devices, after `own_tables` too."""
+        # Without a word its gradient would be whole on devices that split the vocabulary.
         table = self.token.embedding.get_value()
         table = table.dequantize() if isinstance(table, Quantized) else table
         return constrain(table.astype(self.token.dtype), "vocab", "embed")
@@ -220,8 +221,14 @@ class Embedding(Module):
         table = self.token.embedding.get_value()
         if isinstance(table, Quantized):
             return table.take(tokens).astype(self.token.dtype)
-        few = hasattr(self, "spread") and self.alone and exchanged(self.token.embedding.shape, tokens.shape)
-        return take_rows(self._stored() if few else self.rows, tokens)
+        return take_rows(self.stored() if self.finds_apart(tokens.shape) else self.rows, tokens)
+
+    def finds_apart(self, shape: tuple[int, ...]) -> bool:
+        """Return whether tokens of a shape are looked up where the columns of the table lie, as `ops.take_rows` does.
+
+        No device has a gradient as large as the table then, which all uses of `rows` have between them.
+        """
+        return bool(exchanged(self.token.embedding.shape, shape))
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits, float32 or more, as products with the token embeddings (Press & Wolf 2017)."""
@@ -253,21 +260,20 @@ def own_tables(model: Any) -> Any:
 
     A table that is looked up in twice and multiplied with is gathered once, and its gradients are summed over devices
     once, for each call of an objective, which does this first. In return a device has the whole table, and the sum of
-    its gradients, until the backward pass ends. Without a mesh nothing changes.
+    its gradients, until the backward pass ends. Few tokens do without: see `finds_apart`. Without a mesh nothing
+    changes.
 
     Args:
       model: a pytree with `Embedding`s in it.
     """
     if not sharing():
         return model
-    parts = jax.tree.leaves(model, is_leaf=lambda part: isinstance(part, Embedding))
-    alone = any(isinstance(part, OutputTable) for part in parts)
 
     def own(part: Any) -> Any:
         if not isinstance(part, Embedding) or isinstance(part, OutputTable) or not part.cfg.own_table:
             return part
         copy = jax.tree.map(lambda leaf: leaf, part)
-        copy.spread, copy.alone = nnx.Param(spread(part.rows)), alone  # looked up in, not multiplied with
+        copy.spread = nnx.Param(spread(part.rows))
         return copy
 
     return jax.tree.map(own, model, is_leaf=lambda part: isinstance(part, Embedding))

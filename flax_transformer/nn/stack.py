@@ -3,7 +3,7 @@
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from flax_transformer.nn.check import check_depth, check_stateless
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.nn.remat import REMAT, check_remat
 from flax_transformer.ops.eager_call import reused
-from flax_transformer.ops.marked import in_turns
 from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
 
@@ -36,9 +35,9 @@ class Cycle:
     """Marks an argument of `apply_stack` that goes round: of p values, layer i gets `values[i % p]`.
 
     Local and global attention in turn (Gemma Team 2024, https://arxiv.org/abs/2408.00118) is
-    `mask=Cycle((Mask(window=(7, 0)), Mask()))`. Values may be static, as windows are, and the stack is still one loop,
-    over ⌊L / p⌋ times p blocks, and after it what is left of the layers: the program is as large for any number of
-    turns. The stages of a pipeline have all turns equally often.
+    `mask=Cycle((Mask(window=(7, 0)), Mask()))`. Values may be static, as windows are: the stack is still one loop over
+    its layers, in which each takes the branch of its turn. A program has a branch for each value that is another one,
+    however often it comes. The stages of a pipeline have all turns equally often.
     """
 
     values: tuple[Any, ...]
@@ -149,7 +148,7 @@ def apply_stack(
         return given.over(blocks, unroll, remat)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
 
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
-        _check_stage(stack_depth(blocks), given.period)
+        _check_stage(stack_depth(blocks), len(given.turns))
         return run_pipeline(run, x, layers, given.shared, given.names(blocks))
     return run(x, layers, given.shared)
 
@@ -286,10 +285,12 @@ class _Given:
         return given
 
     @property
-    def period(self) -> int:
-        """After how many layers all cycles begin again."""
+    def turns(self) -> tuple[int, ...]:
+        """Of each turn, until all cycles begin again, the first that gives blocks just the same."""
         nodes = jax.tree.leaves(self.treedef.unflatten([leaf for _, leaf in self.named]), is_leaf=_is_marked)
-        return math.lcm(*(len(node.values) for node in nodes if isinstance(node, Cycle)))
+        cycles = [[_identity(value) for value in node.values] for node in nodes if isinstance(node, Cycle)]
+        given = [[each[turn % len(each)] for each in cycles] for turn in range(math.lcm(*map(len, cycles)))]
+        return tuple(map(given.index, given))
 
     @property
     def shared(self) -> list:
@@ -311,7 +312,7 @@ class _Given:
 
     def over(self, blocks: Any, unroll: int | bool, remat: str = "none") -> Callable:
         """Return the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
-        loop = _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.period)
+        loop = _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.turns)
         return partial(loop, unroll, remat)
 
     def names(self, blocks: Any) -> list[str | None]:
@@ -326,44 +327,30 @@ def _kept(step: Callable, unroll: int | bool, remat: str) -> Callable:
     return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True, static_argnums=0)
 
 
-def _scan(period: int, unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
-    """Scan over layers, so many at a time that each of them has the same turn every time."""
-    if period == 1:
-        return jax.lax.scan(partial(_kept(step, unroll, remat), 0), x, layers, unroll=unroll)
-    depth = stack_depth(layers[0])
-    return in_turns(partial(_scan_rounds, period, depth, unroll, remat, step), depth, period)(x, layers)
-
-
-def _scan_rounds(
-    period: int, depth: int, unroll: int | bool, remat: str, step: Callable, x: Any, layers: list
+def _scan(
+    turns: Sequence[int], unroll: int | bool, remat: str, step: Callable, x: Any, layers: list
 ) -> tuple[Any, Any]:
-    whole = depth - depth % period
+    """Scan over layers, of which each takes the branch of its turn.
 
-    def picked(turn: int, x: Any, layers: list) -> tuple[Any, Any]:
-        given = x, jax.tree.map(lambda leaf: leaf[turn], layers)
-        # One layer after the other, as in a loop of single ones: gathered together they would take memory together.
-        return step(turn, *(given if remat == "none" else jax.lax.optimization_barrier(given)))
+    Args:
+      turns: of each turn of a cycle the first that is like it.
+    """
+    kinds = sorted({*turns})
+    if len(kinds) == 1:
+        return jax.lax.scan(partial(_kept(step, unroll, remat), 0), x, layers, unroll=unroll)
+    chosen = jnp.asarray([kinds.index(turns[i % len(turns)]) for i in range(stack_depth(layers[0]))])
+    branches = [partial(_kept(step, unroll, remat), turn) for turn in kinds]
 
-    # A layer is taken out of a round within what is computed again: taken out before, each would be kept.
-    one = _kept(picked, unroll, remat)
+    def one(x: Any, layers: list) -> tuple[Any, Any]:
+        kind, *layers = layers
+        return jax.lax.switch(kind, branches, x, layers)
 
-    def together(x: Any, layers: list) -> tuple[Any, Any]:
-        after = []
-        for turn in range(period):
-            x, state = one(turn, x, layers)
-            after.append(state)
-        return x, jax.tree.map(lambda *states: jnp.stack(states), *after)
-
-    grouped = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), layers)
-    parts = []
-    if whole:
-        x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
-        parts.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states))
-    alone = _kept(step, unroll, remat)
-    for turn in range(depth - whole):
-        x, state = alone(turn, x, jax.tree.map(lambda leaf, at=whole + turn: leaf[at], layers))
-        parts.append(jax.tree.map(lambda leaf: leaf[None], state))
-    return x, parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+    # What a branch is given, weights too, it would give back for the backward pass, a copy from each layer, were it not
+    # for a checkpoint around all branches; what one computes again for its own backward pass it does in one piece.
+    policy = REMAT[remat] or jax.checkpoint_policies.everything_saveable
+    return jax.lax.scan(
+        jax.checkpoint(one, policy=policy, prevent_cse=unroll is True), x, [chosen, *layers], unroll=unroll
+    )
 
 
 def _one_by_one(unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
@@ -382,6 +369,12 @@ def _check_stage(depth: int, period: int) -> None:
             "the layers of a pipeline's stage must be a multiple of the turns of a Cycle, got "
             f"L={depth // pipeline_stages()}, {period} turns"
         )
+
+
+def _identity(value: Any) -> tuple:
+    """Return what two values have in common that are the same arrays in the same places."""
+    leaves, treedef = jax.tree.flatten(value)
+    return treedef, [id(leaf) for leaf in leaves]
 
 
 def _is_per_layer(leaf: Any) -> bool:

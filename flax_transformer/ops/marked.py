@@ -6,6 +6,7 @@ a jaxpr, is evaluated (https://docs.jax.dev/en/latest/notebooks/Writing_custom_i
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,83 +17,8 @@ from jax.extend import core
 CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
 """Primitives that only call a jaxpr: one with a chosen mark inside is evaluated in place."""
 
-IN_TURNS = "layers_in_turns"
-"""Begin of the name of a call that has several layers in one round of its loop: see `in_turns`."""
-
 Edits = Mapping[str, Sequence[Any]]
 """By name an edit for each place that marks a value so, in program order; None leaves the value as it is."""
-
-
-def in_turns(function: Callable, depth: int, period: int) -> Callable:
-    """Name a function that runs layers, `period` of them in each round of one scan, and those that are left after it.
-
-    What the layers mark is then one value of all layers in their order, as it is of a scan with a layer a round.
-
-    Args:
-      depth: how many layers there are.
-    """
-
-    def call(*args):
-        return function(*args)
-
-    call.__name__ = f"{IN_TURNS}_{period}_of_{depth}"
-    return jax.jit(call)
-
-
-class Turns(NamedTuple):
-    """How layers are laid out that take turns."""
-
-    period: int
-    depth: int
-
-    @classmethod
-    def of(cls, eqn: Any) -> "Turns | None":
-        """Read the name of a call; None of any other equation."""
-        name = str(eqn.params.get("name", "")) if eqn.primitive.name in CALLS else ""
-        if not name.startswith(IN_TURNS):
-            return None
-        period, _, depth = name.removeprefix(f"{IN_TURNS}_").partition("_of_")
-        return cls(int(period), int(depth))
-
-    @property
-    def whole(self) -> int:
-        """Layers that are in the scan."""
-        return self.depth - self.depth % self.period
-
-    @property
-    def written(self) -> int:
-        """Layers that are written out: those of one round, and those that are left."""
-        return (self.period if self.whole else 0) + self.depth - self.whole
-
-    def each(self, count: int) -> int:
-        """Return how many values a layer marks by a name, of which so many are written out."""
-        return count // self.written
-
-    def join(self, values: list[jax.Array]) -> list[jax.Array]:
-        """Return the values of all layers, of those that are written out."""
-        each = self.each(len(values))
-        layers = [values[i * each : (i + 1) * each] for i in range(self.written)]
-        rounds, rest = (layers[: self.period], layers[self.period :]) if self.whole else ([], layers)
-        return [
-            jnp.concatenate(
-                ([jnp.stack([turn[at] for turn in rounds], 1).reshape(-1, *rounds[0][at].shape[1:])] if rounds else [])
-                + [layer[at][None] for layer in rest]
-            )
-            for at in range(each)
-        ]
-
-    def part(self, edits: Sequence[Any]) -> list[Any]:
-        """Return the edits of values that are written out, of those of all layers."""
-        layers = [slice(turn, self.whole, self.period) for turn in range(self.period if self.whole else 0)]
-        layers += range(self.whole, self.depth)
-        spread = [_sliced(edit, self.depth) for edit in edits]
-        return [jax.tree.map(lambda leaf, at=at: leaf[at], edit) for at in layers for edit in spread]
-
-    def places(self, found: list["Place"], outside: int) -> list["Place"]:
-        """Return the places of all layers, of those that are written out inside so many loops."""
-        first = found[: len(found) // self.written]
-        behind = outside + (1 if self.whole else 0)
-        return [each._replace(loops=(*each.loops[:outside], self.depth, *each.loops[behind:])) for each in first]
 
 
 class Place(NamedTuple):
@@ -139,9 +65,8 @@ def _places(jaxpr: Any, loops: tuple[int, ...]) -> Iterator[Place]:
             aval = eqn.invars[0].aval
             yield Place(eqn.params["name"], loops, aval.shape, aval.dtype)
         inner = (*loops, eqn.params["length"]) if eqn.primitive.name == "scan" else loops
-        found = [place for part in core.jaxprs_in_params(eqn.params) for place in _places(part, inner)]
-        turns = Turns.of(eqn)
-        yield from found if turns is None else turns.places(found, len(loops))
+        for part in _parts(eqn):
+            yield from _places(part, inner)
 
 
 def _evaluate(
@@ -175,15 +100,12 @@ def _apply(jaxpr: Any, eqn: Any, inputs: list, keep: Callable, edits: Edits) -> 
     if kind == "scan":
         return _scan(eqn.params, inputs, keep, edits)
     if kind in CALLS:
-        part, turns = next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), Turns.of(eqn)
-        if turns is None:
-            return _evaluate(*_open(part), inputs, keep, edits)
-        # Named as it was, for those who look inside of this.
-        evaluate = in_turns(
-            lambda inputs, edits: _evaluate(*_open(part), inputs, keep, edits), turns.depth, turns.period
-        )
-        outputs, found = evaluate(inputs, {name: turns.part(each) for name, each in edits.items()})
-        return outputs, {name: turns.join(values) for name, values in found.items()}
+        part = next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params)
+        return _evaluate(*_open(part), inputs, keep, edits)
+    if kind == "cond" and len(_parts(eqn)) == 1:
+        index, *operands = inputs
+        branches = [partial(_evaluate, *_open(part), keep=keep, edits=edits) for part in eqn.params["branches"]]
+        return jax.lax.switch(index, branches, operands)
     raise ValueError(
         f"a value that is captured or edited must not be inside {kind!r}, which may run any number of times, got "
         f"{chosen[0]!r}"
@@ -200,10 +122,7 @@ def _edited(name: str, value: Any, edit: Callable) -> Any:
 
 def _scan(params: dict, inputs: list, keep: Callable, edits: Edits) -> tuple[list, dict[str, list]]:
     """Run a scan whose body also returns what it keeps, and edits with the leaves' slices."""
-    if "ft_in" in params:  # jax 0.12
-        consts, carry = (len(part) for part in params["ft_in"].unpack()[:2])
-    else:
-        consts, carry = params["num_consts"], params["num_carry"]
+    consts, carry = scan_inputs(params)
     fixed, start, xs = inputs[:consts], inputs[consts : consts + carry], inputs[consts + carry :]
 
     def body(state, slices):
@@ -214,6 +133,13 @@ def _scan(params: dict, inputs: list, keep: Callable, edits: Edits) -> tuple[lis
     options = {option: params[option] for option in ("length", "reverse", "unroll")}
     end, (ys, inside) = jax.lax.scan(body, start, (xs, _sliced(edits, params["length"])), **options)
     return [*end, *ys], inside
+
+
+def scan_inputs(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the inputs of a scan that stay and those that are carried; the others are sliced."""
+    if "ft_in" in params:  # jax 0.12
+        return tuple(len(part) for part in params["ft_in"].unpack()[:2])
+    return params["num_consts"], params["num_carry"]
 
 
 def _sliced(edits: Any, length: int) -> Any:
@@ -242,9 +168,16 @@ def _names(eqn: Any) -> Iterator[str]:
     """Return the names of what an equation marks, in program order."""
     if eqn.primitive.name == "name":
         yield eqn.params["name"]
-    found = [name for part in core.jaxprs_in_params(eqn.params) for inner in part.eqns for name in _names(inner)]
-    turns = Turns.of(eqn)
-    yield from found if turns is None else found[: len(found) // turns.written]
+    for part in _parts(eqn):
+        for inner in part.eqns:
+            yield from _names(inner)
+
+
+def _parts(eqn: Any) -> list[Any]:
+    """List the jaxprs of an equation; of branches that mark the same values, the first stands for whichever runs."""
+    parts = [_open(part)[0] for part in core.jaxprs_in_params(eqn.params)]
+    alike = eqn.primitive.name == "cond" and len({tuple(_places(part, ())) for part in parts}) == 1
+    return parts[:1] if alike else parts
 
 
 def _open(jaxpr: Any) -> tuple[Any, Sequence]:

@@ -35,7 +35,7 @@ class Collective:
 
 
 def collectives_of(program: Any) -> list[Collective]:
-    """List the collectives of a compiled program, in loops and branches too; every branch counts.
+    """List the collectives of a compiled program, in loops too; of branches those of the one that sends most.
 
     Args:
       program: what `jax.jit(f).lower(…).compile()` gives, or its text.
@@ -69,8 +69,16 @@ def _walk(programs: dict, name: str, times: int) -> Iterator[tuple[tuple[str, ..
             yield chain and chain.groups(), replace(found, asynchronous=beside)
         elif not each.op.endswith(("-done", "-update")):
             turns = loop_trips(programs, each) if each.op == "while" else 1
-            for called in called_by(each):
-                yield from _merged(each, list(_walk(programs, called, times * turns)), programs[called])
+            parts = [
+                _merged(each, list(_walk(programs, called, times * turns)), programs[called])
+                for called in called_by(each)
+            ]
+            for part in [max(parts, key=_sent)] if each.op == "conditional" else parts:
+                yield from part
+
+
+def _sent(part: list) -> int:
+    return sum(each.bytes * each.times for _, each in part)
 
 
 def _overlaps(start: Instruction, body: list[Instruction]) -> bool:

@@ -20,7 +20,7 @@ from flax_transformer.models.preset import abstract, find_preset, module_of, pre
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
-from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
+from flax_transformer.nn import Block, Cycle, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
 from flax_transformer.nn.config import configs_in, with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.convolution import convolution
@@ -111,6 +111,26 @@ def test_of_branches_the_costliest_counts():
         return jax.lax.cond(flag, lambda x: x @ w @ w, lambda x: x @ w, x)
 
     assert flops(run, array(4, 4), array(3, 4), array(dtype="bool")) == 2 * 2 * 3 * 4 * 4
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_layers_that_take_turns_cost_what_each_of_them_costs(remat):
+    """As many products as a window is wide: of five layers by three turns 1, 1, 3, 1 and 1."""
+
+    class Products(nnx.Module):
+        def __init__(self, rngs):
+            self.kernel = nnx.Param(jax.random.normal(rngs.params(), (4, 4)))
+
+        def __call__(self, x, *, mask, key=None):
+            for _ in range(mask.window[0]):
+                x = jnp.sin(x @ self.kernel[...])
+            return x
+
+    turns = Cycle(tuple(Mask(window=(width, 0)) for width in (1, 1, 3)))
+    blocks = init_stack(Products, 5, key=jax.random.key(0))
+    found = count_flops(jax.grad(lambda b, x: apply_stack(b, x, mask=turns, remat=remat).sum()), blocks, array(3, 4))
+    assert (found.model, found.notes) == (3 * 7 * 2 * 3 * 4 * 4, ())
+    assert (found.again > 0) == (remat == "full")
 
 
 def test_a_loop_with_a_counter_turns_to_its_limit():

@@ -80,3 +80,12 @@ def test_a_program_of_this_machine_is_read_too():
 
 def test_a_program_without_products_has_none():
     assert products_of(jax.jit(jnp.sin).lower(1.0).compile()) == ()
+
+
+def test_of_branches_the_costliest_counts_in_a_compiled_program_too():
+    def run(x, w, turn):
+        return jax.lax.switch(turn, [lambda x: x @ w, lambda x: jnp.sin(x @ w) @ w, lambda x: x @ w], x)
+
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 128), (128, 128)))
+    (found,) = products_of(jax.jit(run).lower(x, w, jax.ShapeDtypeStruct((), jnp.int32)).compile())
+    assert found.flops == 2 * 2 * 64 * 128 * 128

@@ -1,5 +1,7 @@
 """Labels that are none are refused where they enter, in a sentence that says which."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -78,5 +80,5 @@ def test_a_text_with_the_blank_is_refused(token):
 
 
 def test_evaluations_have_the_rows_of_a_part_of_training():
-    context = Context(folder=RunFolder("."), accumulate=4)
+    context = Context(folder=RunFolder(Path(".")), accumulate=4)
     assert [context.held_rows(rows) for rows in (64, 3)] == [16, 1]

@@ -89,9 +89,10 @@ def test_the_chunks_of_the_loss_say_nothing(traffic, mesh):
     assert {each["times"] for each in traffic[mesh]} <= {1, DEPTH}
 
 
-def test_of_a_table_that_is_looked_up_alone_what_was_found_is_sent():
-    """Each device has columns of it, and looks up those of its group's tokens, 16 each; the head's is gathered."""
-    found = compiled("looked up alone")["looked up alone"]
+@pytest.mark.parametrize("head", ["of its own", "that is the table"])
+def test_of_few_tokens_what_was_found_is_sent_and_not_the_table(head):
+    """Each device has columns of it, and looks up those of its group's tokens, 16 each; for the head it is gathered."""
+    found = compiled(f"a head {head}")[f"a head {head}"]["found"]
     tokens, width, rows, groups = 16, 32, 512, 4
     # Forward and backward; beside them the tokens themselves.
     assert sum_of(found, "all-to-all") == 2 * FLOAT * tokens * width
@@ -99,5 +100,13 @@ def test_of_a_table_that_is_looked_up_alone_what_was_found_is_sent():
         rows * width + groups * tokens
     )
     assert sum_of(found, "reduce-scatter") == FLOAT * rows * width
-    # Of both tables the columns that a device has, with those of the other group.
-    assert 2 * FLOAT * rows * width // groups in [each["bytes"] for each in found if each["kind"] == "all-reduce"]
+    if head == "of its own":  # of both tables the columns that a device has, with those of the other group
+        assert 2 * FLOAT * rows * width // groups in [each["bytes"] for each in found if each["kind"] == "all-reduce"]
+
+
+@pytest.mark.parametrize("remat", ["none", "full", "dots"])
+def test_layers_in_turns_gather_their_kernels_as_often_as_layers_alike(remat):
+    """Of five layers with two kinds of window; what one computes again and its backward pass share a gather."""
+    case = compiled(f"layers in turns, {remat}")[f"layers in turns, {remat}"]
+    found = [each for each in case["found"] if each["times"] == 5]
+    assert sum_of(found, "all-gather") == 2 * FLOAT * case["kernels"]
