@@ -117,7 +117,7 @@ class Causal(ReadsTokens, Module):
         """Return what blocks may see: of a mask what is in their windows, in turns if these differ."""
         if self.cfg.window is None:
             return mask
-        return Cycle(tuple(Mask(window=None if w is None else (w - 1, 0)) & mask for w in self.cfg.windows))
+        return Cycle.of(self.cfg.windows, lambda w: Mask(window=None if w is None else (w - 1, 0)) & mask)
 
     def _trunk(self) -> Trunk:
         """Return the trunk as it is used: with queries that are smaller in each block, where scales fall."""

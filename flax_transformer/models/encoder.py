@@ -156,7 +156,7 @@ class WindowedEncoder(Encoder):
         self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
     ) -> tuple[Array, dict[str, Any]]:
         x, given = super()._enter(tokens, mask, types, positions, key)
-        return x, {**given, "mask": Cycle(tuple(Mask(window=window) & mask for window in self.cfg.windows))}
+        return x, {**given, "mask": Cycle.of(self.cfg.windows, lambda window: Mask(window=window) & mask)}
 
 
 def _mask(lengths: Array | None, segments: Array | None) -> Mask | None:

@@ -3,8 +3,8 @@
 import inspect
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,11 +36,27 @@ class Cycle:
 
     Local and global attention in turn (Gemma Team 2024, https://arxiv.org/abs/2408.00118) is
     `mask=Cycle((Mask(window=(7, 0)), Mask()))`. Values may be static, as windows are: the stack is still one loop over
-    its layers, in which each takes the branch of its turn. A program has a branch for each value that is another one,
-    however often it comes. The stages of a pipeline have all turns equally often.
+    its layers, in which each takes the branch of its value. The stages of a pipeline have all turns equally often.
     """
 
     values: tuple[Any, ...]
+    order: tuple[int, ...] | None = field(default=None, metadata={"static": True})
+    """Of each turn the number of its value; by default each value has a turn."""
+
+    @classmethod
+    def of(cls, turns: Sequence[Hashable], make: Callable[[Any], Any]) -> "Cycle":
+        """Make a value for each turn of what tells it from others: one for all turns that are equal, one branch."""
+        kinds = [*dict.fromkeys(turns)]
+        return cls(tuple(map(make, kinds)), tuple(map(kinds.index, turns)))
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The number of each turn's value."""
+        return tuple(range(len(self.values))) if self.order is None else self.order
+
+    def at(self, turn: int) -> Any:
+        """Return the value of a layer by its number."""
+        return self.values[self.turns[turn % len(self.turns)]]
 
 
 def init_stack(make: Callable[[nnx.Rngs], nnx.Module], depth: int, *, key: PRNGKeyArray) -> Any:
@@ -286,9 +302,9 @@ class _Given:
 
     @property
     def turns(self) -> tuple[int, ...]:
-        """Of each turn, until all cycles begin again, the first that gives blocks just the same."""
+        """Of each turn, until all cycles begin again, the first that gives blocks the same values."""
         nodes = jax.tree.leaves(self.treedef.unflatten([leaf for _, leaf in self.named]), is_leaf=_is_marked)
-        cycles = [[_identity(value) for value in node.values] for node in nodes if isinstance(node, Cycle)]
+        cycles = [node.turns for node in nodes if isinstance(node, Cycle)]
         given = [[each[turn % len(each)] for each in cycles] for turn in range(math.lcm(*map(len, cycles)))]
         return tuple(map(given.index, given))
 
@@ -306,7 +322,7 @@ class _Given:
         whole = self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
 
         def own(node):
-            return node.values[turn % len(node.values)] if isinstance(node, Cycle) else node
+            return node.at(turn) if isinstance(node, Cycle) else node
 
         return jax.tree.map(own, whole, is_leaf=_is_marked)
 
@@ -369,12 +385,6 @@ def _check_stage(depth: int, period: int) -> None:
             "the layers of a pipeline's stage must be a multiple of the turns of a Cycle, got "
             f"L={depth // pipeline_stages()}, {period} turns"
         )
-
-
-def _identity(value: Any) -> tuple:
-    """Return what two values have in common that are the same arrays in the same places."""
-    leaves, treedef = jax.tree.flatten(value)
-    return treedef, [id(leaf) for leaf in leaves]
 
 
 def _is_per_layer(leaf: Any) -> bool:

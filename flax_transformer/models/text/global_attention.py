@@ -246,7 +246,7 @@ class GlobalTrunk(Trunk):
             x = jnp.where(_wrong(global_positions, shape)[..., None, None], jnp.nan, x)
             many = (*shape[:-1], global_positions.shape[-1])
             others["global_positions"] = jnp.broadcast_to(global_positions, many)
-        masks = Cycle(tuple(Mask(window=window // 2) & mask for window in self.cfg.windows))
+        masks = Cycle.of(self.cfg.windows, lambda window: Mask(window=window // 2) & mask)
         return super().__call__(x, mask=masks, key=key, **others)
 
 

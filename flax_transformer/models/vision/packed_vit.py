@@ -145,11 +145,13 @@ class PackedViT(Module):
         cut = patches.reshape(*patches.shape[:-1], cfg.channels, cfg.span, *cfg.patch)
         x = self.patches.tubelet(jnp.moveaxis(cut, -4, -1)).astype(cfg.precision.residual)
         places, frames = packed_places(grids, patches.shape[-2], self.cfg.merge)
-        sides = [None if window is None else window * self.cfg.merge for window in self.cfg.windows]
-        parts = [frames if side is None else packed_windows(places, frames, side) for side in sides]
-        masks = tuple(Mask(segments=(part, part)) for part in parts)
+
+        def seen(window: int | None) -> Mask:
+            part = frames if window is None else packed_windows(places, frames, window * self.cfg.merge)
+            return Mask(segments=(part, part))
+
         x = constrain(x, "batch", "length", None)
-        return self.trunk(x, mask=masks[0] if len(masks) == 1 else Cycle(masks), positions=places, key=key)
+        return self.trunk(x, mask=Cycle.of(self.cfg.windows, seen), positions=places, key=key)
 
     hidden_states = __call__
 
