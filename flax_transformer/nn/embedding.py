@@ -38,6 +38,10 @@ SINUSOIDS = {
 }  # fmt: skip
 
 
+LARGE = 2**30
+"""Bytes of a table in float32 from which it is large: a step of GPT-2, whose table has 0.15 GiB, keeps less without."""
+
+
 @frozen
 class EmbeddingConfig:
     """Token embeddings: vocabulary V, width D, and how positions are told."""
@@ -226,9 +230,12 @@ class Embedding(Module):
     def finds_apart(self, shape: tuple[int, ...]) -> bool:
         """Return whether tokens of a shape are looked up where the columns of the table lie, as `ops.take_rows` does.
 
-        No device has a gradient as large as the table then, which all uses of `rows` have between them.
+        No device has a gradient as large as the table then, which all uses of `rows` have between them. Of a table that
+        logits are products with, that pays where it is large.
         """
-        return bool(exchanged(self.token.embedding.shape, shape))
+        rows, width = self.token.embedding.shape
+        apart = getattr(self, "alone", False) or 4 * rows * width >= LARGE
+        return apart and bool(exchanged((rows, width), shape))
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits, float32 or more, as products with the token embeddings (Press & Wolf 2017)."""
@@ -268,12 +275,14 @@ def own_tables(model: Any) -> Any:
     """
     if not sharing():
         return model
+    parts = jax.tree.leaves(model, is_leaf=lambda part: isinstance(part, Embedding))
+    alone = any(isinstance(part, OutputTable) for part in parts)
 
     def own(part: Any) -> Any:
         if not isinstance(part, Embedding) or isinstance(part, OutputTable) or not part.cfg.own_table:
             return part
         copy = jax.tree.map(lambda leaf: leaf, part)
-        copy.spread = nnx.Param(spread(part.rows))
+        copy.spread, copy.alone = nnx.Param(spread(part.rows)), alone  # looked up in, not multiplied with
         return copy
 
     return jax.tree.map(own, model, is_leaf=lambda part: isinstance(part, Embedding))

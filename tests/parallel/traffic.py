@@ -14,7 +14,7 @@ from flax import nnx
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.llama import llama2_7b
-from flax_transformer.nn import with_fields
+from flax_transformer.nn import embedding, with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
 from flax_transformer.parallel.collectives import collectives_of
@@ -39,6 +39,7 @@ def decoder_step(mesh, window=None, **fields):
 
     A device of eight has 16 tokens, fewer than its table has rows.
     """
+    embedding.LARGE = 0
     small = with_fields(llama2_7b(512), embed=32, heads=4, kv_heads=4, inner=64, **fields)
     config = replace(small, window=window)
     optimizer, mesh = optax.adam(1e-3), make_mesh(mesh)
