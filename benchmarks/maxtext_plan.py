@@ -8,7 +8,6 @@ the file already stays there. `sent` is counted by `parallel.collectives` for bo
 """
 
 import argparse
-import contextlib
 import json
 import os
 import time
@@ -47,7 +46,7 @@ def compiled(settings: tuple[str, ...]) -> dict[str, Any]:
 
     def compile_step(func, args, kwargs, mesh, in_shardings, out_shardings, static, donated, config, rules):
         options = {"static_argnums": static, "donate_argnums": donated}
-        with jax.set_mesh(mesh), contextlib.nullcontext(), rules:
+        with jax.set_mesh(mesh), rules:
             step = jax.jit(func, in_shardings=in_shardings, out_shardings=out_shardings, **options)
             lowered = step.lower(*args, **kwargs)
         began = time.monotonic()
