@@ -343,9 +343,7 @@ def _kept(step: Callable, unroll: int | bool, remat: str) -> Callable:
     return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True, static_argnums=0)
 
 
-def _scan(
-    turns: Sequence[int], unroll: int | bool, remat: str, step: Callable, x: Any, layers: list
-) -> tuple[Any, Any]:
+def _scan(turns: tuple, unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
     """Scan over layers, of which each takes the branch of its turn.
 
     Args:
@@ -364,9 +362,8 @@ def _scan(
     # What a branch is given, weights too, it would give back for the backward pass, a copy from each layer, were it not
     # for a checkpoint around all branches; what one computes again for its own backward pass it does in one piece.
     policy = REMAT[remat] or jax.checkpoint_policies.everything_saveable
-    return jax.lax.scan(
-        jax.checkpoint(one, policy=policy, prevent_cse=unroll is True), x, [chosen, *layers], unroll=unroll
-    )
+    around = jax.checkpoint(one, policy=policy, prevent_cse=unroll is True)
+    return jax.lax.scan(around, x, [chosen, *layers], unroll=unroll)
 
 
 def _one_by_one(unroll: int | bool, remat: str, step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
