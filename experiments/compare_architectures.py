@@ -30,7 +30,7 @@ from flax_transformer.task.series import budgeted_steps, launch_series, schedule
 from flax_transformer.train import ScheduleConfig
 
 RECIPES = Path(__file__).with_name("translate_text.py")
-WARMUP = 3
+WARMUP = 5
 """The learning rate rises in one of so many steps, and then falls to nothing."""
 
 
@@ -50,7 +50,7 @@ class Comparison:
     """CPU time that the steps of a run take, of all processors together."""
     steps: int | None = None
     """Steps of every run, in place of minutes."""
-    tokens: int | None = 2_048
+    tokens: int | None = 4_096
     """Padded tokens a batch; the recipe's own if None."""
     buckets: int | None = None
     """Lengths there are batches of; the recipe's own if None."""
