@@ -229,7 +229,9 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 def _placed(count: Count, scopes: str) -> Count:
     """Return within which modules everything is, and whether it is computed again."""
-    again, module, placed = AGAIN in scopes, module_path(scopes), Counter()
+    # The transpose of what is computed again is its derivative, which nothing has computed before.
+    again = AGAIN in scopes and f"transpose({AGAIN})" not in scopes
+    module, placed = module_path(scopes), Counter()
     for kind, value in count.items():
         path = "/".join(filter(None, (module, kind.module)))
         placed[FlopCategory(kind.dtype, kind.again or again, path)] += value

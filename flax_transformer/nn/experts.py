@@ -12,17 +12,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
+from flax_transformer.nn.chosen_experts import by_choice
 from flax_transformer.nn.config import check_at_least, shared_fields
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import balance_loss, route, router_z_loss, widen
 from flax_transformer.ops.routing import over_tokens, seats_of, send, visitors
-from flax_transformer.ops.row_random import drawn
+from flax_transformer.ops.row_random import drawn, rows_of
 from flax_transformer.ops.split_keys import split_keys
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
@@ -41,7 +42,7 @@ class ExpertsConfig(FeedForwardConfig):
     """A, how many a token is sent to."""
     capacity: float | None = None
     """How many tokens of a row an expert takes, as a multiple of its even share; what comes later is dropped, and goes
-    on by the residual alone. None: nothing is dropped, and every expert computes every token."""
+    on by the residual alone. None: nothing is dropped, and each expert computes the tokens that chose it."""
     normalized: bool = True
     """Whether the weights of a token's experts add up to 1, or are the router's probabilities themselves."""
     jitter: float = 0.0
@@ -117,7 +118,8 @@ class Experts(Module):
         real = None if real is None else jnp.broadcast_to(real, x.shape[:-1])
         aux = {"balance": balance_loss(log_scores, chosen, real), "router_z": router_z_loss(logits, real)}
         if self.cfg.capacity is None:
-            y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(aux["balance"])
+            random = keys[1] if self.cfg.activation_dropout else None
+            y, late = by_choice(_tokens, self.experts, x, chosen, weights, random), jnp.zeros_like(aux["balance"])
         else:
             y, late = self._by_places(x, chosen, weights, real, keys[1])
         return constrain(y.astype(x.dtype), "batch", "length", None), {**aux, "dropped": late}
@@ -133,12 +135,6 @@ class Experts(Module):
         least, most = 1 - self.cfg.jitter, 1 + self.cfg.jitter
         return widen(x) * drawn(lambda shape: jax.random.uniform(key, shape, minval=least, maxval=most), x.shape)
 
-    def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
-        """Compute every token by every expert, and take what was asked for."""
-        gates = jnp.einsum("...tae,...ta->...te", jax.nn.one_hot(chosen, self.cfg.experts), weights)
-        made = _at_experts(self._run(x, None, key), "length")
-        return jnp.einsum("...te,e...td->...td", gates.astype(made.dtype), made)
-
     def _by_places(
         self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, real: Array | None, key: PRNGKeyArray | None
     ) -> tuple[Array, Float[Array, "*B"]]:
@@ -149,17 +145,17 @@ class Experts(Module):
         of = visitors(visits, E * Q)
         sent = jnp.moveaxis(send(x, of, visits).reshape(*lead, E, Q, D), -3, 0)
         # Two words each way: what each device makes of its own rows, and then where it goes.
-        made = _at_rows(_at_experts(self._run(_at_experts(_at_rows(sent)), 0, key)))
+        made = _at_rows(_at_experts(self._run(_at_experts(_at_rows(sent)), key)))
         back = send(jnp.moveaxis(made, 0, -3).reshape(*lead, E * Q, D), visits, of).reshape(*lead, T, -1, D)
         late = over_tokens((seats == E * Q).astype(weights.dtype), real).mean(-1)
         return jnp.einsum("...ta,...tad->...td", weights.astype(made.dtype), back), late
 
-    def _run(self, x: Array, axis: int | None, key: PRNGKeyArray | None) -> Float[Array, "E *B Q D"]:
-        """Run each expert, on rows of its own or all on the same; what splits experts splits nothing else inside."""
+    def _run(self, x: Float[Array, "E *B Q D"], key: PRNGKeyArray | None) -> Float[Array, "E *B Q D"]:
+        """Run each expert on rows of its own; what splits experts splits nothing else inside."""
         keys = None if key is None else jax.random.split(key, self.cfg.experts)
         table = axis_to_mesh()
         with axis_rules({name: _without(axes, table["experts"]) for name, axes in table.items()}):
-            return jax.vmap(_expert, in_axes=(0, axis, None if keys is None else 0))(self.experts, x, keys)
+            return jax.vmap(_expert, in_axes=(0, 0, None if keys is None else 0))(self.experts, x, keys)
 
 
 def _at_rows(x: Float[Array, "E *B Q D"]) -> Float[Array, "E *B Q D"]:
@@ -167,9 +163,9 @@ def _at_rows(x: Float[Array, "E *B Q D"]) -> Float[Array, "E *B Q D"]:
     return constrain(x, *(None, "batch")[: x.ndim - 2], None, None)
 
 
-def _at_experts(x: Float[Array, "E *B Q D"], positions: str | None = None) -> Float[Array, "E *B Q D"]:
+def _at_experts(x: Float[Array, "E *B Q D"]) -> Float[Array, "E *B Q D"]:
     """Split by experts, and rows by what is left of the mesh."""
-    return constrain(x, *("experts", "batch")[: x.ndim - 2], positions, None)
+    return constrain(x, *("experts", "batch")[: x.ndim - 2], None, None)
 
 
 def _without(axes: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,6 +174,14 @@ def _without(axes: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...]:
 
 def _expert(expert: FeedForward, x: Array, key: PRNGKeyArray | None) -> Array:
     return expert(x, key=key)
+
+
+def _tokens(expert: FeedForward, x: Float[Array, "S D"], keys: Key[Array, "S"] | None) -> Float[Array, "S D"]:
+    """Apply an expert to tokens, each with a key of its own."""
+    if keys is None:
+        return expert(x[None])[0]
+    with rows_of(jnp.zeros(1, int), 1):  # none of these is a row of the batch
+        return jax.vmap(lambda token, key: expert(token[None], key=key)[0])(x, keys)
 
 
 def observed(

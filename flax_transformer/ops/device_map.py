@@ -1,5 +1,6 @@
 """`jax.shard_map` as used here: over some axes of the mesh in context, in eager calls too, and on CPUs too."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_transformer.ops.platform import platform
+from flax_transformer.parallel.axis import auto_axes, mesh_axes
 
 
 def device_map(run: Callable, *, given: Any, made: Any, axes: Iterable[str]) -> Callable:
@@ -42,3 +44,23 @@ def summable(leaf: Any) -> Any:
     """
     short = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < 4
     return leaf.astype(jnp.float32) if short and platform() == "cpu" else leaf
+
+
+def places(shape: tuple[int, ...], rows: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Name the axes of the mesh that can share out rows evenly, of those given, and positions."""
+    every, sizes = sharing(), auto_axes()
+
+    def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
+        split = ()
+        for axis in over:
+            if axis in every and size % math.prod(sizes[name] for name in (*split, axis)) == 0:
+                split = *split, axis
+        return split
+
+    found = [even(size, over) for size, over in zip(shape, (rows, mesh_axes("length")), strict=False)]
+    return (*found, *((),) * (2 - len(found)))
+
+
+def sharing() -> tuple[str, ...]:
+    """Name the axes of the mesh in context along which devices may share out tokens; none without one."""
+    return mesh_axes("batch", "layers", "length")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops.device_map import device_map, summable
+from flax_transformer.ops.device_map import device_map, places, sharing, summable
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.float32_product import float32_product
@@ -93,7 +93,7 @@ def exchanged(table: tuple[int, ...], shape: tuple[int, ...]) -> tuple[str, ...]
     embed, sizes = mesh_axes("embed"), auto_axes()
     if not embed or len(table) > 2:
         return ()
-    rows, positions = _places(shape, mesh_axes("batch"))
+    rows, positions = places(shape, mesh_axes("batch"))
     if not set(embed) <= set(rows) or table[-1] % math.prod(sizes[axis] for axis in embed):
         return ()
     own = math.prod(shape) // math.prod(sizes[axis] for axis in (*rows, *positions))
@@ -101,7 +101,7 @@ def exchanged(table: tuple[int, ...], shape: tuple[int, ...]) -> tuple[str, ...]
 
 
 def _exchange(table: Array, tokens: Array, columns: tuple[str, ...]) -> Array:
-    place = PartitionSpec(*_places(tokens.shape, mesh_axes("batch"))[: tokens.ndim])
+    place = PartitionSpec(*places(tokens.shape, mesh_axes("batch"))[: tokens.ndim])
 
     def run(part: Array, own: Array) -> Array:
         found = lookup(part, jax.lax.all_gather(own, columns))
@@ -148,30 +148,10 @@ def by_device(
     # The stages of a pipeline all have all rows.
     rows = mesh_axes("batch", "layers") if stages else mesh_axes("batch")
 
-    place = PartitionSpec(*_places(shape, rows)[: len(shape)])
+    place = PartitionSpec(*places(shape, rows)[: len(shape)])
     given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
     on_device = device_map(lambda tables, *rest: run(tables[0], *rest), given=given, made=place, axes=every)
     return on_device(tables, whole, *own)
-
-
-def _places(shape: tuple[int, ...], rows: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Name the axes of the mesh that can share out rows evenly, of those given, and positions."""
-    every, sizes = sharing(), auto_axes()
-
-    def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
-        split = ()
-        for axis in over:
-            if axis in every and size % math.prod(sizes[name] for name in (*split, axis)) == 0:
-                split = *split, axis
-        return split
-
-    found = [even(size, over) for size, over in zip(shape, (rows, mesh_axes("length")), strict=False)]
-    return (*found, *((),) * (2 - len(found)))
-
-
-def sharing() -> tuple[str, ...]:
-    """Name the axes of the mesh in context along which devices may share out tokens; none without one."""
-    return mesh_axes("batch", "layers", "length")
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*B D"]:

@@ -12,6 +12,7 @@ from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.text.dense_first import DenseFirstTrunk
 from flax_transformer.models.text.pointer import PointerConfig
 from flax_transformer.nn import stack_depth
+from flax_transformer.ops.dropless import block_size
 from flax_transformer.parallel import path_name
 
 
@@ -38,18 +39,30 @@ def copy_flops(model, rows, queries, memory):
     return 2 * rows * (linear + queries * memory * (model.cfg.copy_width + model.cfg.encoder.block.embed))
 
 
+def chosen_linear(blocks, cfg, rows, queries, *, one_by_one):
+    """Return what experts, none of which drops a token, cost a row beyond parameters × tokens (less than nothing)."""
+    if not hasattr(cfg, "experts"):
+        return 0
+    parameters, calls = linear_parameters(blocks, r"\.experts\."), queries if one_by_one else 1
+    visits = rows * queries * cfg.active // calls
+    size = block_size(visits, cfg.experts)
+    some = min(visits, cfg.experts)  # each of which may have a block that is not full
+    places = size * (some + (visits - some) // size)
+    return parameters // cfg.experts * places * calls // rows - parameters * queries
+
+
 def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     """Count a stack of blocks; `pairs` of queries and keys in self-attention, T × T by default."""
     projected = linear_parameters(blocks, r"(^|\.)(cross|first)\.(key|value)\.")
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
     # What a window of three has no input for, at either end of a row.
     linear -= 2 * linear_parameters(blocks, r"branches\.narrow\.kernel") // 3
+    linear += chosen_linear(blocks, cfg.feedforward, rows, queries, one_by_one=pairs is not None)
     heads, width = stack_depth(blocks) * cfg.attention.heads, pair_width(cfg.attention, one_by_one=pairs is not None)
     pairs = queries * queries if pairs is None else pairs
     twice = 2 if hasattr(cfg, "wide") else 1  # a cell's two attentions to either side
     products = twice * heads * (width * pairs + 2 * cfg.attention.width * queries * memory)
-    weighted = stack_depth(blocks) * getattr(cfg.feedforward, "experts", 0) * cfg.embed * queries
-    return 2 * rows * (linear + products + weighted)
+    return 2 * rows * (linear + products)
 
 
 def trunk_flops(trunk, cfg, rows, queries, memory=0, *, pairs=None):
@@ -80,9 +93,9 @@ def projected_once(trunk, cfg, rows, memory):
 
 
 def gate_flops(blocks, cfg, rows, queries):
-    """Count how weights of visits become weights of experts, which one factor of is chosen, not learned."""
+    """Count how the probabilities of chosen experts are picked out, by a product with zeros and ones."""
     chosen = cfg.feedforward.experts * cfg.feedforward.active if hasattr(cfg.feedforward, "experts") else 0
-    return 4 * rows * queries * stack_depth(blocks) * chosen
+    return 2 * rows * queries * stack_depth(blocks) * chosen
 
 
 def room(stages):

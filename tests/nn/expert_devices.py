@@ -17,9 +17,10 @@ from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
+CAPACITY = {"places": 1.0, "dropless": None}[sys.argv[2]]
 BLOCK = transformer_block(
-    embed=32, heads=4, inner=64, experts=8, capacity=1.0, norm_position="pre", gated=True, init_std=0.2, jitter=0.1,
-    activation_dropout=0.1, bias=False,
+    embed=32, heads=4, inner=64, experts=8, capacity=CAPACITY, norm_position="pre", gated=True, init_std=0.2,
+    jitter=0.1, activation_dropout=0.1, bias=False,
 )  # fmt: skip
 MODEL = CausalConfig(embedding=EmbeddingConfig(vocab=40, embed=32, max_length=16), block=BLOCK, depth=2)
 MESHES = {

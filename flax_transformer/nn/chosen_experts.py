@@ -1,0 +1,142 @@
+"""Experts of which each computes the tokens that chose it, all of them, on one device or on a mesh.
+
+A mesh that splits experts gathers the tokens of the devices that share them out, and sums what each has made of a token
+where that token is: less is sent than all to all as long as a token has about as many experts as there are devices, and
+nothing depends on how evenly the tokens chose.
+
+Axes: B rows, T positions, D width, E experts, A experts that a token is sent to.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.ops.device_map import device_map, places, sharing, summable
+from flax_transformer.ops.dropless import apply_chosen
+from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.row_random import drawn
+from flax_transformer.parallel.axis import auto_axes, mesh_axes
+from flax_transformer.parallel.explicit import implicit
+from flax_transformer.parallel.sharding import Axes, constrain, path_name, tree_axes
+
+
+@implicit("x")
+@reused
+def by_choice(
+    run: Callable[[Any, Array, Any], Array],
+    experts: Any,
+    x: Float[Array, "*B T D"],
+    chosen: Int[Array, "*B T A"],
+    weights: Float[Array, "*B T A"],
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "*B T D"]:
+    """Add up what each token's experts make of it, weighted.
+
+    Args:
+      run, experts: as `ops.dropless.apply_chosen` has them.
+      key: for what is random in an expert; each token and expert draws as it would on any mesh.
+    """
+    numbers = None if key is None else drawn(_numbered, x.shape[:-1])
+    layout = _Layout.of(x.shape[:-1], len(jax.tree.leaves(experts)[0]))
+    if not layout.axes:
+        return _on_device(experts, x, chosen, weights, numbers, key, run=run)
+    rows, known = PartitionSpec(*layout.tokens), tree_axes({"experts": experts})
+    axes = [known[path_name(path)] for path, _ in jax.tree_util.tree_leaves_with_path({"experts": experts})]
+    specs = [layout.spec(leaf.shape, each) for leaf, each in zip(jax.tree.leaves(experts), axes, strict=True)]
+    specs = jax.tree.unflatten(jax.tree.structure(experts), specs)
+    mapped = device_map(
+        partial(_whole, run=run, layout=layout, axes=axes, shapes=[leaf.shape for leaf in jax.tree.leaves(experts)]),
+        given=(specs, rows, rows, rows, rows, PartitionSpec()), made=rows, axes=layout.axes,
+    )  # fmt: skip
+    return mapped(experts, x, chosen, weights, numbers, key).astype(x.dtype)
+
+
+class _Layout(NamedTuple):
+    """Axes of the mesh: those that split rows and positions, those that split experts, and the width of kernels."""
+
+    tokens: tuple[tuple[str, ...], ...]
+    owners: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], experts: int) -> "_Layout":
+        """Lay out tokens [*B, T] and so many experts."""
+        tokens = places(shape[:2], mesh_axes("batch"))[: len(shape)] if sharing() else ()
+        owners = mesh_axes("experts")
+        # Where kernels are split by their other axis, too, the compiler would gather that for a gather of ours.
+        columns = () if mesh_axes("inner") else mesh_axes("embed")
+        return cls(tokens, owners if _even(experts, owners) else (), columns)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(dict.fromkeys((*chain(*self.tokens), *self.owners, *self.columns)))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Those that split experts and tokens."""
+        return tuple(axis for axis in self.owners if axis in {*chain(*self.tokens)})
+
+    def spec(self, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
+        """Return where a leaf of the experts is, which has these logical axes."""
+        at = {"experts": self.owners, "embed": self.columns}
+        found = ((at.get(axis, ()), size) for axis, size in zip(axes, shape, strict=True))
+        return PartitionSpec(*(place if place and _even(size, place) else None for place, size in found))
+
+    def gather(self, leaf: Array, axes: Axes, whole: tuple[int, ...]) -> Array:
+        """Make a device's part of a leaf as wide as it is; what splits it otherwise still does."""
+        for axis, (name, size) in enumerate(zip(axes, whole, strict=True)):
+            if name == "embed" and leaf.shape[axis] < size:
+                leaf = _gathered(self.columns, leaf, axis=axis, tiled=True)
+        return constrain(leaf, *(None if name in ("experts", "embed") else name for name in axes))
+
+
+def _numbered(shape: tuple[int, ...]) -> Array:
+    return jnp.arange(math.prod(shape)).reshape(shape)
+
+
+def _even(size: int, axes: tuple[str, ...]) -> bool:
+    sizes = auto_axes()
+    return size % math.prod(sizes[axis] for axis in axes) == 0
+
+
+def _whole(
+    experts: Any, x: Array, chosen: Array, weights: Array, numbers: Array | None, key: Any, *, run: Callable,
+    layout: _Layout, axes: Sequence[Axes], shapes: Sequence[tuple[int, ...]],
+) -> Array:  # fmt: skip
+    """Compute a device's experts for the tokens of all that split them; give the sums of its own tokens."""
+    over = layout.shared
+    leaves, tree = jax.tree.flatten(experts)
+    experts = jax.tree.unflatten(tree, map(layout.gather, leaves, axes, shapes))
+    first = jax.lax.axis_index(layout.owners) * len(jax.tree.leaves(experts)[0]) if layout.owners else 0
+    if over:
+        x, chosen, weights, numbers = jax.tree.map(partial(_gathered, over), (x, chosen, weights, numbers))
+    y = _on_device(
+        experts, x, chosen, weights, numbers, key, run=run, first=first, early=bool(layout.owners)
+    )  # fmt: skip
+    if over:
+        y = jax.lax.psum_scatter(summable(y), over)
+    alike = tuple(axis for axis in layout.owners if axis not in over)
+    return jax.lax.psum(summable(y), alike) if alike else y
+
+
+def _gathered(axes: tuple[str, ...], leaf: Array, **how: Any) -> Array:
+    return jax.lax.all_gather(summable(leaf), axes, **how).astype(leaf.dtype)
+
+
+def _on_device(
+    experts: Any, x: Array, chosen: Array, weights: Array, numbers: Array | None, key: Any, *, run: Callable,
+    first: Any = 0, early: bool = False,
+) -> Array:  # fmt: skip
+    """Flatten rows and positions."""
+    keys = None if key is None else jax.vmap(partial(jax.random.fold_in, key))(numbers.reshape(-1))
+    flat = (each.reshape(-1, each.shape[-1]) for each in (x, chosen, weights))
+    y = apply_chosen(run, experts, *flat, first=first, keys=keys, early=early)
+    return y.reshape(x.shape).astype(x.dtype)
