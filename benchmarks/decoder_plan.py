@@ -1,4 +1,5 @@
-"""Training steps of large decoders on TPUs that are not here, by `plan`: Gemma 3 27B and Qwen3 30B-A3B.
+"""Training steps of large decoders on TPUs that are not here, by `plan`: Gemma 3 27B and Qwen3 30B-A3B, this one with a
+capacity of its experts and without.
 
     python benchmarks/decoder_plan.py [--targets gemma3_27b …] [--json FILE]
 
@@ -8,6 +9,7 @@ What is in the file already stays there, so that rows can be made one at a time.
 
 import argparse
 import json
+from operator import itemgetter
 from pathlib import Path
 
 from results import write
@@ -19,9 +21,12 @@ from flax_transformer.parallel import AXES, MeshConfig
 SIZE = {"length": 4096, "dtype": "bfloat16", "remat": "full"}
 CASES = (
     Case(target="gemma3_27b", topology="v5p:4x4x4", mesh=MeshConfig(data=4, fsdp=16), size={**SIZE, "batch": 64}),
-    Case(
-        target="qwen3_30b_a3b", topology="v5p:4x4x4", mesh=MeshConfig(data=1, fsdp=16, expert=4),
-        size={**SIZE, "batch": 64, "capacity": 1.25},
+    *(
+        Case(
+            target="qwen3_30b_a3b", topology="v5p:4x4x4", mesh=MeshConfig(data=1, fsdp=16, expert=4),
+            size={**SIZE, "batch": 64, **capacity},
+        )
+        for capacity in ({"capacity": 1.25}, {})
     ),
 )  # fmt: skip
 
@@ -54,12 +59,14 @@ def main() -> None:
     parser.add_argument("--json")
     options = parser.parse_args()
     kept = json.loads(Path(options.json).read_text())["results"] if options.json and Path(options.json).exists() else []
-    results = {each["target"]: each for each in kept}
+    results = {(each["target"], each["size"].get("capacity")): each for each in kept}
     for case in CASES:
         if case.target in options.targets:
-            results[case.target] = planned(case)
-            print(results[case.target], flush=True)
-    about = "training steps of " + " and ".join(sorted(results)) + " on v5p: memory, bytes, bounds"
+            made = results[case.target, case.size.get("capacity")] = planned(case)
+            print(made, flush=True)
+    about = (
+        "training steps of " + " and ".join(sorted({*map(itemgetter(0), results)})) + " on v5p: memory, bytes, bounds"
+    )
     write(options.json, [*results.values()], compared=("libtpu",), proves=("plan", about))
 
 

@@ -110,6 +110,7 @@ def product():
 """
 
 
+@pytest.mark.rotates
 def test_a_profile_has_a_trace_and_its_longest_operations(run, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(NAMED)
     monkeypatch.chdir(tmp_path)

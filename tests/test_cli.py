@@ -99,6 +99,7 @@ def test_a_line_that_is_not_utf8_is_named(run, workdir, tmp_path):
     assert "error: standard input, line 1: not UTF-8" in run("translate", workdir, stdin=b"\xff")[2]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -18,6 +18,7 @@ def test_a_mark_that_is_gone_is_gone_from_the_page():
     assert matrix.render(found) not in pages
 
 
+@pytest.mark.rotates
 def test_cells_have_notes_and_links_and_parts_their_own_table():
     found = [
         Proof("gpt2", "parity", "every layer", "tests/hub/test_a.py"),

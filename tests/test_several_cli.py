@@ -103,6 +103,7 @@ def test_vectors_are_written_by_the_files_suffix(run, album, tmp_path, suffix):
     assert "a text are pooled, got images" in run("embed", "vit", album[0], "--pooling", "mean")[2]
 
 
+@pytest.mark.rotates
 def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     checkpoint("detr", tmp_path)
     code, out, _ = run("detect", "detr", album[0], album[2], "--threshold", "0.99", "--output", "drawn")
@@ -137,6 +138,7 @@ def test_segments_are_drawn_over_the_picture(run, album, tmp_path, subtask):
     assert changed.mean() >= 0.9 * (numbers > 0).mean()
 
 
+@pytest.mark.rotates
 def test_a_subtask_that_a_checkpoint_does_not_do_is_refused(run, album, tmp_path):
     checkpoint("beit_segmentation", tmp_path)
     code, _, err = run("segment", "beit_segmentation", album[0], "--subtask", "panoptic")

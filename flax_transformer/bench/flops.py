@@ -12,6 +12,7 @@ XLA's own cost analysis is no help: it counts a loop's body once.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from flax_transformer.bench.trip_count import after_loop, fold, turns
 from flax_transformer.named_scope import module_path
 from flax_transformer.ops.convolution import SHIFTED
+from flax_transformer.ops.dropless import EXPECTED
 from flax_transformer.ops.marked import scan_inputs
 from flax_transformer.ops.remat_name import AGAIN
 
@@ -185,6 +187,10 @@ class _Walk:
         body = eqn.params["body_jaxpr"]
         once = self.closed(body, _nothing(body))[0]
         number, sure = turns(eqn, known)
+        expected = re.search(rf"{EXPECTED}(\d+)", str(eqn.source_info.name_stack))
+        if number is None and expected:
+            self.notes["experts are counted as if tokens chose them evenly"] = None
+            number, sure = int(expected[1]), True
         if once.total() and number is None:
             self.notes["a loop that turns nobody knows how often is counted once"] = None
         elif once.total() and not sure:

@@ -184,7 +184,7 @@ class Size:
     cache: str | None = None
     """What keys and values are rounded to while decoding, as `nn.quantize_cache` has it."""
     capacity: float | None = None
-    """That of experts, as `ExpertsConfig` has it: without one each of them computes every token."""
+    """That of experts, as `ExpertsConfig` has it: without one none of them drops a token."""
 
     @property
     def quantization(self) -> Quantization | None:

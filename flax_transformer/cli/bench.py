@@ -52,7 +52,7 @@ class BenchSize:
     cache: Literal["int8", "float8_e4m3fn"] | None = None
     """What keys and values are rounded to while decoding."""
     capacity: float | None = None
-    """Tokens that an expert takes, as a multiple of its even share; without it each computes all of them."""
+    """Tokens that an expert takes, as a multiple of its even share; without it, all that choose it."""
 
 
 def sharding(

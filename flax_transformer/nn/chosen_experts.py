@@ -115,11 +115,12 @@ def _whole(
     over = layout.shared
     leaves, tree = jax.tree.flatten(experts)
     experts = jax.tree.unflatten(tree, map(layout.gather, leaves, axes, shapes))
-    first = jax.lax.axis_index(layout.owners) * len(jax.tree.leaves(experts)[0]) if layout.owners else 0
+    own, total = len(leaves[0]), shapes[0][0]
+    first = jax.lax.axis_index(layout.owners) * own if layout.owners else 0
     if over:
         x, chosen, weights, numbers = jax.tree.map(partial(_gathered, over), (x, chosen, weights, numbers))
     y = _on_device(
-        experts, x, chosen, weights, numbers, key, run=run, first=first, early=bool(layout.owners)
+        experts, x, chosen, weights, numbers, key, run=run, first=first, total=total
     )  # fmt: skip
     if over:
         y = jax.lax.psum_scatter(summable(y), over)
@@ -133,10 +134,10 @@ def _gathered(axes: tuple[str, ...], leaf: Array, **how: Any) -> Array:
 
 def _on_device(
     experts: Any, x: Array, chosen: Array, weights: Array, numbers: Array | None, key: Any, *, run: Callable,
-    first: Any = 0, early: bool = False,
+    first: Any = 0, total: int | None = None,
 ) -> Array:  # fmt: skip
     """Flatten rows and positions."""
     keys = None if key is None else jax.vmap(partial(jax.random.fold_in, key))(numbers.reshape(-1))
     flat = (each.reshape(-1, each.shape[-1]) for each in (x, chosen, weights))
-    y = apply_chosen(run, experts, *flat, first=first, keys=keys, early=early)
+    y = apply_chosen(run, experts, *flat, first=first, keys=keys, total=total)
     return y.reshape(x.shape).astype(x.dtype)

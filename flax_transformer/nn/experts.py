@@ -70,8 +70,8 @@ class ExpertsConfig(FeedForwardConfig):
 class Experts(Module):
     """E experts, which are one `FeedForward` whose leaves have a leading E, and the router before them.
 
-    Every row is routed by itself. On a mesh that splits `experts` each device has its own of them, and tokens go to
-    them and come back, all to all, where the capacity is limited.
+    On a mesh that splits `experts` each device has its own of them. Without a capacity their devices gather the tokens
+    (`by_choice`); with one every row is routed by itself, and tokens go to the experts and come back, all to all.
     """
 
     def __init__(self, cfg: ExpertsConfig, *, rngs: nnx.Rngs):

@@ -7,7 +7,8 @@ the kernels of one expert at a time, and so does its derivative: no array has ev
 Axes: N tokens, A experts that a token is sent to, V = N · A visits, E experts, K blocks of S visits, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,8 +22,24 @@ from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.remat_name import AGAIN
 
+EXPECTED = "turns-expected-"
+"""Name of the scope of a loop that ends when all is done; a number follows, as often as it turns if tokens choose
+evenly."""
+
 LEAST, MOST = 16, 512
 """Visits of a block: fewer make products that are too small, more leave too many places empty."""
+
+
+# Part of JAX's cache keys, so that no function traced outside of `all_at_once` is taken for one inside, or the reverse.
+_all_at_once = jax.make_user_context(False)
+
+
+@contextmanager
+def all_at_once() -> Iterator[None]:
+    """Compute, while tracing inside, every token at every expert, in one product: for translators that know no loops
+    over blocks, and programs for any number of tokens."""
+    with _all_at_once(True):
+        yield
 
 
 class Blocks(NamedTuple):
@@ -46,13 +63,13 @@ def cut(chosen: Int[Array, "V"], E: int, size: int) -> Blocks:
     >>> expert.tolist(), visits.tolist(), int(used)
     ([0, 1, 1, 2], [[1, 6], [0, 2], [4, 6], [3, 6]], 4)
     """
-    V = len(chosen)
-    some = min(E, V)  # experts that have visits, at the most: each may leave its last block unfilled
+    V = chosen.shape[0]
+    some = min(E, V) if isinstance(V, int) else E  # experts, at the most, whose last block is not full
     K = some + (V - some) // size
     counts = jnp.bincount(chosen, length=E)
     ends, last = jnp.cumsum(-(-counts // size)), jnp.cumsum(counts)
     number = jnp.arange(K)
-    expert = jnp.minimum(jnp.searchsorted(ends, number, side="right"), E - 1)
+    expert = jnp.minimum((number[:, None] >= ends).sum(-1), E - 1)
     before = ends[expert] - -(-counts[expert] // size)
     place = (number - before)[:, None] * size + jnp.arange(size)
     order = jnp.argsort(chosen, stable=True)
@@ -64,10 +81,12 @@ def cut(chosen: Int[Array, "V"], E: int, size: int) -> Blocks:
 def block_size(V: int, E: int) -> int:
     """Return how many visits a block has: a power of two, at most a quarter of an expert's even share if that is long.
 
+    Of a size that is a symbol, as in a program for any number of rows, nothing is known.
+
     >>> block_size(4096, 8), block_size(8, 128), block_size(1 << 20, 8)
     (128, 16, 512)
     """
-    return min(max(1 << max(V // (4 * E), 1).bit_length() - 1, LEAST), MOST)
+    return min(max(1 << max(V // (4 * E), 1).bit_length() - 1, LEAST), MOST) if isinstance(V, int) else LEAST
 
 
 def apply_chosen(
@@ -79,7 +98,7 @@ def apply_chosen(
     *,
     first: Int[Array, ""] | int = 0,
     keys: Key[Array, "N"] | None = None,
-    early: bool = False,
+    total: int | None = None,
 ) -> Float[Array, "N D"]:
     """Add up what each token's experts make of it, weighted, in float32 at least.
 
@@ -89,8 +108,8 @@ def apply_chosen(
         chosen: the numbers of each token's experts, no one twice; of others than these E nothing is added.
         first: the number of the first of these experts.
         keys: of the tokens, for what is random in an expert; each expert has another key of a token.
-        early: whether to end after the last block that has visits, where fewer of them are expected than there may be;
-            else all blocks are computed, empty ones too.
+        total: how many experts there are, of which these are some. Then the loop ends with the last visit to one of
+            them; else it always turns as often as it may have to, and a GPU need not ask after each block.
 
     >>> chosen, weights = jnp.array([[0], [1]]), jnp.ones((2, 1))
     >>> apply_chosen(lambda scale, x, key: scale * x, jnp.array([2.0, 3.0]), jnp.ones((2, 1)), chosen, weights).tolist()
@@ -98,11 +117,15 @@ def apply_chosen(
     """
     leaves, tree = jax.tree.flatten(experts)
     E, A = len(leaves[0]), chosen.shape[-1]
+    if _all_at_once.value:
+        made = jax.vmap(lambda expert: widen(run(expert, x, keys)))(experts)
+        gates = (jax.nn.one_hot(chosen - first, E, dtype=made.dtype) * weights[..., None]).sum(-2)
+        return jnp.einsum("ne,end->nd", gates, made)
     moving = tuple(leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None for leaf in leaves)
     still = tuple(None if leaf is not None else other for leaf, other in zip(moving, leaves, strict=True))
     mine = chosen.reshape(-1) - first
-    blocks = cut(jnp.where((mine >= 0) & (mine < E), mine, E), E, block_size(chosen.size, E))
-    how = _How(run, tree, A, early)
+    blocks = cut(jnp.where((mine >= 0) & (mine < E), mine, E), E, block_size(mine.shape[0], E))
+    how = _How(run, tree, A, E if total is None else total)
     return _apply(how, _Given(still, blocks, keys, jnp.asarray(first)), (moving, x, weights.reshape(-1)))
 
 
@@ -117,18 +140,18 @@ class _How(NamedTuple):
     run: Callable
     tree: PyTreeDef
     active: int
-    early: bool
+    total: int
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _apply(how: _How, given: _Given, moving: tuple) -> Array:
-    return in_one_piece(_forward, (given, moving), how=how)
+    return _forward((given, moving), how=how)
 
 
 @partial(_apply.defjvp, symbolic_zeros=True)
 def _derive(how: _How, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     moved = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if _zero(leaf) else leaf, tangents[1])
-    return _apply(how, *primals), linear_map(_tangent, _pulled, primals, moved, how=how)
+    return in_one_piece(_forward, primals, how=how), linear_map(_tangent, _pulled, primals, moved, how=how)
 
 
 def _zero(leaf: Any) -> bool:
@@ -140,7 +163,7 @@ def _forward(pair: tuple, *, how: _How) -> Array:
         value, tokens = _value(how, pair[0], number)
         return _add(y, tokens, value(*_parts(how, pair[0], pair[1], number)))
 
-    return _loop(how, pair[0], turn, _like(pair[1][1]))
+    return _loop(how, *pair, turn, _like(pair[1][1]))
 
 
 def _tangent(pair: tuple, moved: tuple, *, how: _How) -> Array:
@@ -149,7 +172,7 @@ def _tangent(pair: tuple, moved: tuple, *, how: _How) -> Array:
         parts, tangents = (_parts(how, pair[0], each, number) for each in (pair[1], moved))
         return _add(y, tokens, jax.jvp(value, parts, tangents)[1])
 
-    return _loop(how, pair[0], turn, _like(pair[1][1]))
+    return _loop(how, *pair, turn, _like(pair[1][1]))
 
 
 def _pulled(pair: tuple, y: Array, *, how: _How) -> tuple:
@@ -162,13 +185,16 @@ def _pulled(pair: tuple, y: Array, *, how: _How) -> tuple:
         leaves = jax.tree.map(lambda total, part: total.at[expert].add(part.astype(total.dtype)), sums[0], leaves)
         return leaves, _add(sums[1], tokens, x), sums[2].at[visits].set(weights, mode="drop", unique_indices=True)
 
-    sums = _loop(how, pair[0], turn, jax.tree.map(_like, pair[1]))
+    sums = _loop(how, *pair, turn, jax.tree.map(_like, pair[1]))
     return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, pair[1])
 
 
-def _loop(how: _How, given: _Given, turn: Callable, start: Any) -> Any:
-    blocks = given.blocks
-    return jax.lax.fori_loop(0, blocks.used if how.early else len(blocks.expert), turn, start)
+def _loop(how: _How, given: _Given, moving: tuple, turn: Callable, start: Any) -> Any:
+    K, E = given.blocks.expert.shape[0], len(jax.tree.leaves((given.still, moving[0]))[0])
+    if how.total == E and isinstance(K, int):
+        return jax.lax.fori_loop(0, K, turn, start)
+    with jax.named_scope(f"{EXPECTED}{-(-K * E // how.total)}"):
+        return jax.lax.fori_loop(0, given.blocks.used, turn, start)
 
 
 def _value(how: _How, given: _Given, number: Array) -> tuple[Callable, Array]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.file import read_json
+from flax_transformer.ops.dropless import all_at_once
 from flax_transformer.task.exported import (
     ABOUT,
     Arrays,
@@ -132,7 +133,8 @@ def _traced(pretrained: Pretrained, given: Mapping[str, jax.ShapeDtypeStruct]) -
         return named_outputs(pretrained(**dict(zip(given, arrays, strict=True))))
 
     try:
-        traced, made = jax.make_jaxpr(run, return_shape=True)(*given.values())
+        with all_at_once():
+            traced, made = jax.make_jaxpr(run, return_shape=True)(*given.values())
     except jax.errors.InconclusiveDimensionOperation as error:
         raise computed_otherwise(pretrained, error) from error
     return traced, dict(sorted(made.items()))

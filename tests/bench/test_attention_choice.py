@@ -30,6 +30,7 @@ def test_what_is_watched_is_what_is_explained():
     assert (named["blockwise"], named["xla"]) == ("chosen", "can")
 
 
+@pytest.mark.rotates
 def test_every_attention_of_a_program_is_told():
     forward = attention_choices("transformer_tiny", Size(**SMALL))
     assert [call.rpartition("float32, ")[2] for call in forward] == ["lengths", "causal mask"]  # crossing is as reading

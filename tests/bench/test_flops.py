@@ -20,11 +20,22 @@ from flax_transformer.models.preset import abstract, find_preset, module_of, pre
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
-from flax_transformer.nn import Block, Cycle, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
+from flax_transformer.nn import (
+    Block,
+    Cycle,
+    EmbeddingConfig,
+    ExpertsConfig,
+    TrunkConfig,
+    apply_stack,
+    init_stack,
+    transformer_block,
+)
 from flax_transformer.nn.config import configs_in, with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.convolution import convolution
+from flax_transformer.ops.dropless import block_size
 from flax_transformer.ops.linear_map import linear_map
+from flax_transformer.parallel import MeshConfig, abstract_mesh
 from tests.models.families import TEXTS
 from tests.shares import share
 
@@ -246,6 +257,22 @@ def test_what_runs_on_every_device_counts_on_each():
     assert flops(alone(lambda x: x @ x.T @ x), array(8, 4)) == 4 * 2 * (2 * 2 * 2 * 4)
 
 
+def test_experts_that_drop_nothing_count_their_blocks_and_on_a_mesh_their_even_share():
+    """Three products of each place, forward once and backward twice; what the backward pass computes again is apart."""
+    config = ExpertsConfig(embed=32, inner=64, experts=16, active=2, gated=True, activation="silu", bias=False)
+    layer, x = jax.eval_shape(lambda: config.build(nnx.Rngs(0))), array(8, 256, 32)
+    run = jax.value_and_grad(lambda layer, x: layer(x).sum(), (0, 1))
+    found, visits = count_flops(run, layer, x), 8 * 256 * 2
+    size = block_size(visits, 16)
+    once = 3 * 2 * 32 * 64 * size * (16 + (visits - 16) // size)
+    assert found.modules["Experts/FeedForward"] == 3 * once
+    assert (found.again, found.notes) == (once, ())
+    with jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(data=2, expert=4))):
+        split = count_flops(run, layer, x)
+    assert found.model <= split.model < 1.1 * found.model
+    assert split.notes == ("experts are counted as if tokens chose them evenly",)
+
+
 def test_a_kernel_counts_at_every_place_of_its_grid():
     def kernel(x, w, out):
         out[...] = x[...] @ w[...]
@@ -374,6 +401,7 @@ def test_a_forward_pass_equals_a_count_by_hand(make, sizes):
     assert counted == by_hand(*sizes, V=8_000, B=3, T=32)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "variant", share([{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}], 1, of=4)
 )

@@ -88,6 +88,7 @@ def test_experts_are_shared_out_where_a_model_has_some(every):
     )
 
 
+@pytest.mark.rotates
 def test_what_is_found_is_the_fastest_of_all_that_fit(compiled, every):
     found = search(CASE)
     plans = [made(way) for way in every]

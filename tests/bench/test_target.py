@@ -80,6 +80,7 @@ def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
         assert loss.shape == metrics["count"].shape == ()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", AUDIO_FILES)
 def test_a_preset_of_every_family_of_sounds_is_fed_and_trained(name):
     work = find_target(name, SMALL)

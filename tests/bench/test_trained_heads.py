@@ -13,6 +13,7 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 TOKENS = np.array([[5, 6, 7, 8, 9, 4]])
 
 
+@pytest.mark.rotates
 def test_heads_are_those_that_the_model_multiplies():
     pretrained = hub.load(GOLDEN / "gpt2")
     q, k, _ = heads_of(pretrained, TOKENS[0])

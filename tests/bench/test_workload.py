@@ -82,6 +82,7 @@ def test_an_encoder_of_pictures_has_a_forward_pass_alone():
     assert work.facts(work.programs).flops["forward"].model == STEM
 
 
+@pytest.mark.rotates
 def test_a_captioner_is_measured_as_any_encoder_decoder_is():
     work = from_config("captions", CAPTIONER, Size(batch=2, length=6))
     assert (work.shape, work.items, work.unit) == ({"rows": 2, "target": 6, "vocab": 20}, 12, "tokens")

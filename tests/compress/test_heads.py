@@ -104,6 +104,7 @@ def detr_of_one_width():
     return hub.wrap(model, "DetrForObjectDetection")
 
 
+@pytest.mark.rotates
 def test_config_json_has_one_width_of_heads():
     whole = hub.load(GOLDEN / "detr")
     assert [whole.model.cfg.encoder.block.attention.width, whole.model.cfg.decoder.block.attention.width] == [2, 8]
@@ -161,6 +162,7 @@ def test_the_loss_of_a_writer_is_that_of_its_next_tokens():
     np.testing.assert_allclose(found[PATH], head_importance(whole.model, loss, [TOKENS])[PATH], rtol=1e-4)
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused():
     model = gpt2()
     for share in (0.0, 1.0):

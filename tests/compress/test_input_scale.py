@@ -129,6 +129,7 @@ def test_scales_of_smoothquant_are_those_of_the_paper():
     assert smooth_scales(kernel, statistics_of(jnp.asarray(x)))[2] == 1.0
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("weights", "group"), [("int4", 8), ("int8", None), ("int4", None)])
 def test_scales_of_awq_are_those_of_qwix(weights, group):
     draws = np.random.default_rng(2)
@@ -164,6 +165,7 @@ def test_awq_chooses_by_the_error_of_outputs():
     np.testing.assert_allclose(found, min(tried, key=lambda each: each[0])[1], rtol=1e-4)
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused(outliers):
     model, statistics = outliers
     with pytest.raises(ValueError, match="smoothquant is for inputs that are rounded"):

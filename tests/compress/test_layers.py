@@ -27,6 +27,7 @@ def gpt2(**changes):
     return config.build(nnx.Rngs(0))
 
 
+@pytest.mark.rotates
 def test_what_is_left_is_the_model_whose_other_layers_write_nothing():
     model = gpt2()
     small = keep_layers(model, [0, 3])

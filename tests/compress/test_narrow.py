@@ -49,6 +49,7 @@ def test_what_is_left_is_the_model_without_the_least_important_neurons(model, ca
             assert size[mask].min() >= size[~mask].max()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "family",
     ["bert", "llama"]

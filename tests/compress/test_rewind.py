@@ -38,6 +38,7 @@ def test_values_are_of_the_early_model_and_zeros_of_the_pruned_one():
     assert ((moved == 0) == (np.asarray(ticket.trunk.blocks.feedforward.up.kernel[...]) == 0)).all()
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused():
     early, pruned = gpt2(0), prune_model(gpt2(1), Pruning(share=0.6))
     with pytest.raises(ValueError, match="taken from a model that was pruned, this one has none"):

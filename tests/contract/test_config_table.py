@@ -138,6 +138,7 @@ def variants(value):
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", families())
 def test_what_is_written_of_any_class_reads_as_the_same(kind):
     for name, known in families()[kind].architectures.items():
@@ -148,6 +149,7 @@ def test_what_is_written_of_any_class_reads_as_the_same(kind):
             assert backbone(kind, name, said) == known.backbone_of(config), name
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("kind", "name"), TABLES, ids=[name for _, name in TABLES])
 def test_a_field_is_read_as_it_is_written(kind, name):
     """Each changed alone gives another config, which is written, and read again, as the same."""

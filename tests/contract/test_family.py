@@ -129,6 +129,7 @@ def test_every_parameter_learns(golden):
     assert {name for name in silent if not name.endswith(fixed)} == set()
 
 
+@pytest.mark.rotates
 def test_the_order_of_layers_is_said(golden):
     model = golden.pretrained.model
     check_order(model, towers=golden.pretrained.config["model_type"] in ("clip", "siglip", "siglip2"))

@@ -31,6 +31,7 @@ def test_words_of_known_letters_come_back(words):
     assert WORD.decode([ids]) == [text]
 
 
+@pytest.mark.rotates
 @given(st.text())
 def test_bytes_are_lossless_on_any_text(text):
     (ids,) = BYTE.encode([text])

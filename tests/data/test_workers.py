@@ -34,6 +34,7 @@ class Lengths:
         return {"inputs": {"x": indices}, "boundary": np.asarray(boundary)}
 
 
+@pytest.mark.rotates
 def test_workers_lay_out_the_batches_of_threads():
     """Two workers, from a step on, of one of two processes: the same rows, made elsewhere; and threads again after."""
     other = {"start": 3, "process_index": 1, "process_count": 2}

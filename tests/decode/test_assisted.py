@@ -176,6 +176,7 @@ def test_a_row_draws_the_same_in_any_batch_and_place():
     assert (draws(PROMPT, jax.random.key(9)) != whole).any()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("prompt", "said", "proposed"),
     [
@@ -207,6 +208,7 @@ def test_lookup_needs_few_passes_for_what_repeats_itself():
     assert drafted.accepted.tolist() == [25]
 
 
+@pytest.mark.rotates
 def test_caches_grow_with_what_is_read():
     sizes = []
 
@@ -223,6 +225,7 @@ def test_caches_grow_with_what_is_read():
     assert sizes == [36, 36, 68, 68, 104, 104]
 
 
+@pytest.mark.rotates
 def test_logits_that_are_no_numbers_are_an_error():
     bad = LARGE.at[:].set(jnp.where(jnp.arange(STATES)[:, None] % 9 == 4, jnp.nan, LARGE))
     config = Greedy(max_length=M, eos=())

@@ -46,6 +46,7 @@ def test_one_pass_is_the_arg_max_of_what_is_all_masked():
     assert found.lengths.tolist() == LENGTHS[:, :1].tolist()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("iterations", [1, 2, 3, 7, 20])
 def test_an_oracle_is_believed(iterations):
     """Of a model that knows the text, whatever it is shown."""
@@ -110,6 +111,7 @@ def test_the_best_of_several_lengths_is_that_of_each_alone(alpha):
     np.testing.assert_array_equal(best.tokens[:, 0], together.tokens[:, 0])
 
 
+@pytest.mark.rotates
 def test_rows_do_not_matter_to_each_other_nor_does_room():
     decode = jax.jit(lambda lengths, config: mask_predict(predict, lengths, config), static_argnames="config")
     together = decode(LENGTHS, config(n_best=2))

@@ -37,6 +37,7 @@ def path(nodes, node):
     return found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("which", COMPILED)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), scale=st.floats(0.1, 4.0))
@@ -58,6 +59,7 @@ def test_leaves_are_the_hypotheses_that_are_returned(which, seed, scale):
             assert leaf.score == pytest.approx(leaf.total / config.length_penalty(length), rel=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("which", COMPILED)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31))

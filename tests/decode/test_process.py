@@ -76,6 +76,7 @@ REPEATED = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("n", REPEATED)
 @settings(max_examples=40)
 @given(logits=logits_of, tokens=histories, count=st.integers(0, 9))

@@ -82,6 +82,7 @@ def gpt2():
     return opened(next(folder for folder in GOLDEN if folder.name == "gpt2"))
 
 
+@pytest.mark.rotates
 def test_what_is_shown_is_what_the_model_computes(gpt2):
     explorer, request = gpt2
     case = explorer.case(request)

@@ -125,6 +125,7 @@ def test_a_choice_is_data_inside_of_jit(gpt2):
     assert run._cache_size() == 1
 
 
+@pytest.mark.rotates
 def test_kernels_of_few_bits_and_half_precision_hold_adapters(gpt2):
     plain, _ = gpt2
     lora = {"one": factors(plain, r"(query|up)\.kernel$")}

@@ -67,6 +67,7 @@ def test_it_is_saved_with_the_tensors_and_the_backbone_that_it_came_with(kind, t
     assert json.loads((tmp_path / "config.json").read_text())["backbone_config"]["output_stride"] == 16
 
 
+@pytest.mark.rotates
 def test_the_words_of_version_4_say_the_same(tmp_path):
     said = {"use_timm_backbone": True, "backbone": "basic", "backbone_config": None}
     given, wanted = expected("basic")

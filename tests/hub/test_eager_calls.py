@@ -40,11 +40,13 @@ def stack():
     return init_stack(lambda r: Block(CONFIG, rngs=r), 2, key=KEY)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", [{}, {"key": KEY}, {"mask": Mask(causal=True, lengths=jnp.array([6, 3]))}])
 def test_of_a_block(block, options):
     assert compiled(lambda: block(X, **options)) == 0
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", [{}, {"key": KEY, "remat": "full"}, {"unroll": True}, {"mask": Mask(causal=True)}])
 def test_of_a_stack(stack, options):
     assert compiled(lambda: apply_stack(stack, X, **options)) == 0

@@ -56,6 +56,7 @@ def written(ours, ids=IDS):
     return ids.shape[1] if ours.architecture.uses == ("text-generation",) else 0
 
 
+@pytest.mark.rotates
 def test_calls_are_those_of_tokens(ours):
     sides = {} if written(ours) else {"decoder_input_ids": IDS[:, :3]}
     want = ours(input_ids=IDS, attention_mask=MASK.astype(int), **sides).logits
@@ -75,11 +76,13 @@ def test_tokens_are_those_after_tokens(ours, way):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.rotates
 def test_one_embedding_is_a_prompt(ours):
     want = np.asarray(ours.generate(IDS[:, -1:], max_new_tokens=5))[:, 1 if written(ours) else 0 :]
     np.testing.assert_array_equal(ours.generate(inputs_embeds=embedded(ours)[:, -1:], max_new_tokens=5), want)
 
 
+@pytest.mark.rotates
 def test_scores_streams_beams_and_transforms(ours):
     x, options = embedded(ours), {"max_new_tokens": 7}
     want = ours.generate(IDS, **options, return_dict_in_generate=True)
@@ -95,6 +98,7 @@ def test_scores_streams_beams_and_transforms(ours):
     np.testing.assert_array_equal(traced[:, begun : begun + tokens.shape[1]], tokens)
 
 
+@pytest.mark.rotates
 def test_logits_have_gradients_by_embeddings():
     ours = wrapped("gpt2")
 
@@ -116,6 +120,7 @@ def test_other_lengths_share_a_program():
     assert fresh.count == 0
 
 
+@pytest.mark.rotates
 def test_a_trained_prompt_may_be_a_mixture():
     ours = wrapped("gpt2")
     model, x = ours.model, jnp.asarray(embedded(ours))
@@ -128,6 +133,7 @@ def test_a_trained_prompt_may_be_a_mixture():
     np.testing.assert_allclose(logits, model.output(whole[:, 4]).logits(), atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -152,6 +158,7 @@ def test_what_cannot_be_is_named(given, message):
         ours.generate(**given, max_new_tokens=3)
 
 
+@pytest.mark.rotates
 def test_calls_refuse_what_are_no_embeddings():
     ours = wrapped("gpt2")
     with pytest.raises(ValueError, match="got no input_ids"):

@@ -83,6 +83,7 @@ def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", PATHS)
 def test_a_flax_checkpoint_is_the_torch_one(family, tmp_path):
     folder, tree = bare(family, tmp_path / family), flax_tree(GOLDEN / family)

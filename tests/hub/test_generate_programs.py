@@ -223,6 +223,7 @@ def test_a_text_ends_its_row_within_the_token_that_completes_it(pretrained, plac
     assert (both[0, count:] == 3).all()
 
 
+@pytest.mark.rotates
 def test_a_generation_config_is_what_it_says_and_words_beside_it_are_stronger(pretrained, tmp_path):
     (tmp_path / "generation_config.json").write_text('{"max_new_tokens": 3, "use_cache": true, "top_h": null}')
     for config in ({"max_new_tokens": 3, "_from_model_config": True}, tmp_path, tmp_path / "generation_config.json"):
@@ -258,6 +259,7 @@ def test_no_prompts_at_all_are_named(pretrained):
         pretrained.generate(np.zeros((0, 4), int))
 
 
+@pytest.mark.rotates
 def test_numbers_of_numpy_and_jax_are_numbers(pretrained):
     settings = {"max_new_tokens": np.int64(3), "repetition_penalty": jnp.float32(1.5), "suppress_tokens": np.array([4])}
     plain = pretrained.generate(IDS[:1, :4], max_new_tokens=3, repetition_penalty=1.5, suppress_tokens=[4])

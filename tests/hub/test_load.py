@@ -88,6 +88,7 @@ def test_a_saved_model_comes_back(wrapped, saved):
     assert weights.stat().st_mode == config.stat().st_mode, "who may read the one may read the other"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_number_formats_are_the_checkpoints_own(tmp_path, dtype):
     model = build(with_precision(LLAMA, compute=dtype, params=dtype))

@@ -62,6 +62,7 @@ def with_slopes():
     return hub.load(Path(__file__).parent / "golden" / "falcon_alibi")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("make", [windowed, with_slopes])
 def test_distances_do_not_count_padding(make):
     """Which rows of one length have none of; of several it would lie within them."""

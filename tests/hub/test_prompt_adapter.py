@@ -40,6 +40,7 @@ def embeddings(ours, tokens):
     return ours.model.embedding.token.embedding[...][tokens]
 
 
+@pytest.mark.rotates
 def test_virtual_tokens_are_those_whose_embeddings_they_are(ours, tmp_path):
     hub.save_prompt_adapter(embeddings(ours, TOKENS), ours, tmp_path / "prompt", base="base")
     past = hub.read_prompt_adapter(ours, tmp_path / "prompt")
@@ -52,6 +53,7 @@ def test_virtual_tokens_are_those_whose_embeddings_they_are(ours, tmp_path):
     assert (config["num_virtual_tokens"], config["token_dim"]) == (3, ours.model.cfg.embedding.embed)
 
 
+@pytest.mark.rotates
 def test_a_prefix_of_the_keys_and_values_of_tokens_is_what_they_are(ours, tmp_path):
     model = ours.model
     cache = model.read(jnp.asarray(TOKENS)[None])[1].layers
@@ -62,6 +64,7 @@ def test_a_prefix_of_the_keys_and_values_of_tokens_is_what_they_are(ours, tmp_pa
     np.testing.assert_array_equal(ours.generate(IDS[1:], past=past, max_new_tokens=6)[:, 4:], want[:, 7:])
 
 
+@pytest.mark.rotates
 def test_a_prompt_is_trained(ours):
     model, rows = ours.model, jnp.asarray(IDS[1:])
 
@@ -81,6 +84,7 @@ def test_a_prompt_is_trained(ours):
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.rotates
 def test_a_prefix_has_a_gradient(ours):
     model, rows = ours.model, jnp.asarray(IDS[1:])
     attention = model.cfg.block.attention
@@ -137,6 +141,7 @@ def test_what_cannot_be_read_or_written_says_so(ours, tmp_path):
         hub.read_prompt_adapter(t5, tmp_path / "prompt")
 
 
+@pytest.mark.rotates
 def test_virtual_tokens_take_positions(tmp_path):
     model = Causal(gpt2_tiny(vocab=V), rngs=nnx.Rngs(0))
     ours, most = hub.wrap(model, "GPT2LMHeadModel"), model.cfg.embedding.max_length

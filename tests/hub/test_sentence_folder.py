@@ -68,6 +68,7 @@ def test_what_is_saved_is_loaded_and_saved_as_the_same(tmp_path, name):
     np.testing.assert_allclose(by_model, expected, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_several_texts_a_row_are_those_alone():
     model = made().model
     lengths = jnp.array([[5, 3], [3, 5]])
@@ -113,6 +114,7 @@ def test_an_orbax_folder_keeps_the_modules(tmp_path):
     )
 
 
+@pytest.mark.rotates
 def test_transforms_know_it_as_any_model():
     pretrained = made("two pools")
 

@@ -124,6 +124,7 @@ def written(whisper, rows=2, **settings):
     return np.asarray(whisper.generate(frames(rows=rows), language="en", max_new_tokens=6, **settings))
 
 
+@pytest.mark.rotates
 def test_a_text_that_looks_right_is_not_written_again(whisper):
     plain = written(whisper)
     again = {"temperature": (0.0, 0.8), "key": jax.random.key(0)}
@@ -131,6 +132,7 @@ def test_a_text_that_looks_right_is_not_written_again(whisper):
     np.testing.assert_array_equal(written(whisper, **again, logprob_threshold=-99.0), plain)
 
 
+@pytest.mark.rotates
 def test_one_that_looks_wrong_is_written_at_the_next_temperature(whisper):
     key = {"key": jax.random.key(3)}
     last = written(whisper, temperature=0.8, **key)
@@ -139,6 +141,7 @@ def test_one_that_looks_wrong_is_written_at_the_next_temperature(whisper):
         np.testing.assert_array_equal(written(whisper, temperature=(0.0, 0.4, 0.8), **key, **wrong), last)
 
 
+@pytest.mark.rotates
 def test_a_recording_draws_the_same_in_any_batch(whisper):
     drawn = {"temperature": 0.9, "key": jax.random.key(1), "logprob_threshold": -99.0}
     alone, (first, _) = written(whisper, 1, **drawn)[0], written(whisper, 2, **drawn)
@@ -146,6 +149,7 @@ def test_a_recording_draws_the_same_in_any_batch(whisper):
     assert (first[len(alone) :] == END).all()
 
 
+@pytest.mark.rotates
 def test_drawn_tokens_are_judged_at_temperature_1(whisper):
     begun = np.array([[START, EN, TRANSCRIBE, NONE]])
     tokens, suppressed = np.array([[3, 5, END, 0]]), (2, 7)

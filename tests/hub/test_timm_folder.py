@@ -14,6 +14,7 @@ from flax_transformer.hub.timm_folder import timm_processor
 GOLDEN = Path(__file__).parent / "golden"
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("timm_vit", "weights", "other classes, with their names, as timm keeps them")
 @pytest.mark.proves("timm_eva", "weights", "other classes, with their names, as timm keeps them")
 def test_other_classes_are_kept_as_timm_keeps_them(tmp_path):

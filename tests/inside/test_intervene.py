@@ -55,6 +55,7 @@ def without_kernel(model, layer, head):
     return copy
 
 
+@pytest.mark.rotates
 def test_a_head_is_switched_off_as_by_zero_weights(model):
     edits = switch_off(run, "head_outputs", model, TOKENS, axis=-2, chosen=[(0, (1, 2))])
     found = jax.jit(intervene(run))(edits, model, TOKENS)
@@ -62,6 +63,7 @@ def test_a_head_is_switched_off_as_by_zero_weights(model):
     assert np.abs(found - run(model, TOKENS)).max() > 1e-4
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("remat", "unroll"), [("full", 1), ("none", True)])
 def test_however_a_stack_runs_it_is_edited_alike(model, remat, unroll):
     edits = switch_off(run, "head_outputs", model, TOKENS, axis=-2, chosen=[(0, (1, 2))])
@@ -216,6 +218,7 @@ print(json.dumps({"error": float(error), "effect": float(effect)}))
 """
 
 
+@pytest.mark.rotates
 def test_a_mesh_is_one_device(tmp_path):
     script = tmp_path / "meshed.py"
     script.write_text(MESHED)

@@ -49,6 +49,7 @@ def attention(L, N, T, causal=False):
     return weights / weights.sum(-1, keepdims=True)
 
 
+@pytest.mark.rotates
 def test_the_logit_lens_is_the_head_applied_by_hand(model):
     found = jax.jit(logit_lens(run))(model, TOKENS)
     (states,) = capture(run, "hidden_states")(model, TOKENS)[1]
@@ -68,6 +69,7 @@ def test_a_tuned_lens_begins_as_the_logit_lens_and_comes_closer_to_the_end(model
     assert fitted["kernel"].shape == (4, 16, 16)
 
 
+@pytest.mark.rotates
 def test_integrated_gradients_are_complete(model):
     (embedded,) = capture(run, "token_embedding")(model, TOKENS)[1]
     f = lambda x: jax.nn.log_softmax(starting_at(run, "token_embedding")(x, model, TOKENS))[0, -1, 3]  # noqa: E731

@@ -49,6 +49,7 @@ def test_divergence_is_that_of_the_formula_and_nothing_at_the_normal_distributio
     np.testing.assert_allclose(one.divergence(), [(9 + 4 - 1 - np.log(4)) / 2], rtol=1e-6)
 
 
+@pytest.mark.rotates
 def test_latents_are_scaled_and_back(model):
     latents = jnp.asarray([[[0.25, 2.25]]])
     assert model.scaled(latents).tolist() == [[[0, 1]]]

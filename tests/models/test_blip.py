@@ -38,6 +38,7 @@ def given():
     return jnp.asarray(draw.integers(3, 20, (2, T))), jnp.asarray(draw.standard_normal((2, 8, 8, 3), dtype=np.float32))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     assert parameter_count(abstract(find_preset(name)())) == PUBLISHED[name]

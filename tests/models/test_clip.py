@@ -32,6 +32,7 @@ def inputs():
     return TwoTowers.example_batch(SMALL, 3)["inputs"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     config = find_preset(name)()

@@ -23,6 +23,7 @@ def build(**fields):
     return with_fields(CFG, **fields).build(nnx.Rngs(0))
 
 
+@pytest.mark.rotates
 def test_states_are_those_of_both_stacks_in_their_order():
     trunk = build().trunk
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
@@ -39,6 +40,7 @@ def test_drop_path_grows_through_both_stacks():
     np.testing.assert_allclose(trunk.drop_rates(jax.random.key(0)).value, [0.2, 0.3, 0.4], rtol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fields", [{"drop_path": 0.5}, {"layer_drop": 0.5}])
 def test_what_is_dropped_is_of_a_key_alone(fields):
     model = build(**fields)
@@ -53,6 +55,7 @@ def test_routers_of_the_upper_blocks_are_told():
     )
 
 
+@pytest.mark.rotates
 def test_laid_out_for_decoding_it_is_the_same_function():
     model = build()
     apart = model.for_decoding()

@@ -40,6 +40,7 @@ def test_presets_have_the_published_sizes(name):
     assert config.shape == (32, 32, 4)
 
 
+@pytest.mark.rotates
 def test_a_new_model_passes_patches_through_and_predicts_zero(batch):
     model = CONFIG.build(nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 16)).astype(np.float32))
@@ -64,6 +65,7 @@ def test_a_block_is_modulated_as_the_paper_says(model):
     np.testing.assert_allclose(block(jnp.asarray(x)[None], condition=jnp.asarray(c))[0], y, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_time_and_class_change_what_is_predicted_of_their_row_alone(model, batch):
     before = model(**batch)
     for name, value in (("times", 5.0), ("classes", 3)):
@@ -84,6 +86,7 @@ def test_vmap_is_the_batch_and_jit_is_eager(model, batch):
     np.testing.assert_allclose(model(**batch), found, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_every_patch_sees_every_other(model, batch):
     def one(image):
         return model(image, batch["times"][0], batch["classes"][0])

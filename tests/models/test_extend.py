@@ -86,6 +86,7 @@ def test_an_encoder_decoder_goes_on_from_other_positions_in_every_row(name, laid
             np.testing.assert_allclose(got[i], want[i, 3 + i : 6 + i], atol=2e-5, rtol=0)
 
 
+@pytest.mark.rotates
 def test_tokens_beyond_a_table_of_positions_spoil_nothing_before_them():
     model = random(CONFIGS["gpt2"], Causal)
     assert model.cfg.embedding.max_length == S
@@ -95,6 +96,7 @@ def test_tokens_beyond_a_table_of_positions_spoil_nothing_before_them():
     np.testing.assert_allclose(got, model(TOKENS)[:, -2:], atol=2e-5, rtol=0)
 
 
+@pytest.mark.rotates
 def test_what_cannot_go_back_is_named():
     model = random(evolved_transformer(V, embed=12, heads=2, depths=(1, 1)), Seq2Seq)
     cache = model.init_cache(jnp.zeros((2, 4, 12)), None, S)

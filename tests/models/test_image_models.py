@@ -201,6 +201,7 @@ def test_a_discriminator_is_not_trained_by_what_the_generator_minimises():
     assert float(jax.grad(lambda model: PairedLoss()(model, given)[0])(model).generator.factor[...]) != 0
 
 
+@pytest.mark.rotates
 def test_both_players_make_one_model():
     pair = AdversarialConfig(generator=NOISE, discriminator=CRITIC).build(nnx.Rngs(0))
     assert pair.generator.cfg == NOISE

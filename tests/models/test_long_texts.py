@@ -65,6 +65,7 @@ def test_a_token_is_seen_as_far_as_the_windows_of_all_layers_reach(long):
     assert moved(long, 15) == list(range(12, 19))  # 4 / 2 + 2 / 2 on either side
 
 
+@pytest.mark.rotates
 def test_a_global_token_is_seen_by_all_and_sees_all(long):
     places = jnp.array([[15], [3]])
     assert moved(long, 15, global_positions=places) == list(range(30))

@@ -35,6 +35,7 @@ def test_the_presets_have_the_published_sizes():
     assert parameter_count(abstract(modernbert_large().encoder)) == 394_781_696 + 1024
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("windows", "reach"), [((0, 2), 2), ((1, None), 9)], ids=["near", "all"])
 def test_a_token_sees_as_far_as_the_windows_of_the_layers_reach(windows, reach):
     config = small(windows=windows, depth=2)
@@ -49,6 +50,7 @@ def test_a_token_sees_as_far_as_the_windows_of_the_layers_reach(windows, reach):
     np.testing.assert_array_equal(seen, near)
 
 
+@pytest.mark.rotates
 def test_the_first_layer_has_no_norm(model):
     """The parameter of one says nothing, and has no gradient."""
     tokens = jnp.arange(3, 12)[None]

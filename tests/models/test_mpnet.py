@@ -20,6 +20,7 @@ def test_the_preset_has_the_published_size():
     assert parameter_count(abstract(mpnet_base())) == 109_518_527
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("table", [False, True])
 def test_an_order_is_told_by_distances_without_the_table_of_positions(table):
     config = with_fields(mpnet_base(50, dropout=0.0).encoder, embed=12, heads=3, inner=20, depth=2, init_std=0.5)

@@ -36,6 +36,7 @@ def test_probabilities_sum_to_one(model, texts):
     np.testing.assert_allclose(np.exp(logs).sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_padding_is_neither_read_nor_copied(model, texts):
     source, target = texts
     other = source.at[1, 3:].set(7)

@@ -64,6 +64,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 def test_what_is_seen_is_what_the_papers_say(kind):
     look, memory = made(**kind)
@@ -75,6 +76,7 @@ def test_what_is_seen_is_what_the_papers_say(kind):
     np.testing.assert_allclose(context, expected[0], atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", KINDS[:1] + KINDS[-2:], ids=lambda kind: "-".join(map(str, kind.values())))
 def test_an_empty_source_shows_nothing(kind):
     look, memory = made(**kind)

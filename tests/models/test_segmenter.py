@@ -59,6 +59,7 @@ def test_it_learns_with_the_statistics_of_its_heads(frozen):
     assert moved == {"head", "auxiliary_head"}
 
 
+@pytest.mark.rotates
 def test_scores_are_as_fine_as_the_finest_map():
     model, images = CONFIG.build(nnx.Rngs(0)), jnp.ones((2, 21, 33, 1))
     logits, beside = model.both(images)
@@ -119,6 +120,7 @@ def test_a_detector_with_masks_is_a_detector():
         masked(stages=(1, 2))
 
 
+@pytest.mark.rotates
 def test_a_pyramid_is_made_of_four_maps():
     encoder = vit_encoder("tiny", 16, image=32)
     maps = BackboneConfig(backbone=encoder, stages=(1, 2), neck=FourSizesConfig(embed=192)).build(nnx.Rngs(0))

@@ -87,6 +87,7 @@ def test_an_empty_source_gives_finite_logits_and_gradients(model, batch):
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.rotates
 def test_the_future_is_invisible(model, batch):
     source, target, lengths = batch
     changed = target.at[:, 4:].set(5)

@@ -27,6 +27,7 @@ PUBLISHED = {
 """What transformers counts of the published config.json; of PEGASUS without two tables of sinusoids."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     assert parameter_count(abstract(find_preset(name)())) == PUBLISHED[name]
@@ -51,6 +52,7 @@ def model(request):
     return small(request.param)
 
 
+@pytest.mark.rotates
 def test_steps_equal_the_whole(model):
     steps_equal_the_whole(model, beams=3)
 
@@ -65,6 +67,7 @@ def test_neither_future_nor_padding_is_seen(model):
     neither_future_nor_padding_is_seen(model)
 
 
+@pytest.mark.rotates
 def test_positions_of_a_source_are_those_that_are_given():
     """Padding in front, which positions do not count, changes nothing."""
     model, (tokens, lengths) = small("m2m100_418m"), source()

@@ -84,6 +84,7 @@ def test_thinking_costs_and_is_a_sum_of_rows():
     np.testing.assert_allclose(held["steps"].total, metrics["steps"].total, rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_what_padding_says_costs_nothing():
     one, batch = model("adaptive"), taught()
     inputs = dict(batch["inputs"])

@@ -24,6 +24,7 @@ SMALL = {"embed": 8, "heads": 2, "inner": 12, "depth": 2, "init_std": 0.5}
 VIDEOS = np.random.default_rng(0).standard_normal((2, 4, 8, 8, 3), dtype=np.float32)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", SIZES)
 def test_presets_have_the_published_sizes(name):
     assert parameter_count(abstract(find_preset(name)())) == SIZES[name]

@@ -110,6 +110,7 @@ def test_masked_tokens_are_guessed_with_the_picture():
     assert loss(batch["inputs"]) != loss({**batch["inputs"], "images": jnp.ones((2, 12, 12, 3))})
 
 
+@pytest.mark.rotates
 def test_a_stem_of_convolutions_stands_in_for_patches():
     stem = with_fields(SMALL, table_std=0.02)
     stem = type(SMALL)(**{**vars(stem), "patches": StemConfig(embed=16, image=(12, 12), inner=(8,), pool=False)})

@@ -100,6 +100,7 @@ def test_they_are_never_drawn():
     np.testing.assert_array_equal(*draws)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_op_knows_how_many_classes_there_are(smoothing):
     key = jax.random.split(jax.random.key(0), 3)

@@ -93,6 +93,7 @@ def test_a_transcriber_learns_a_text():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused(model):
     with pytest.raises(ValueError, match=r"recordings are padded at their end, Mask\(lengths=…\), got another mask"):
         model(sounds(), mask=Mask(causal=True))

@@ -31,6 +31,7 @@ def test_every_parameter_has_a_sharding(config):
     assert jax.tree.structure(found) == jax.tree.structure(model)
 
 
+@pytest.mark.rotates
 def test_noise_lets_gradients_reach_all_codes_and_choices():
     model = CONTRAST.build(nnx.Rngs(0))
     features = jax.random.normal(jax.random.key(0), (2, 9, 5))
@@ -44,6 +45,7 @@ def test_noise_lets_gradients_reach_all_codes_and_choices():
     assert np.abs(plain.codes[...]).max() > 0
 
 
+@pytest.mark.rotates
 def test_a_position_is_not_told_from_itself_and_losses_sum_over_masked_ones():
     model = CONTRAST.build(nnx.Rngs(0))
     masked = np.zeros((2, model.cfg.backbone.front.frames(120)), bool)
@@ -59,6 +61,7 @@ def test_a_position_is_not_told_from_itself_and_losses_sum_over_masked_ones():
     np.testing.assert_allclose(sum(parts), model.losses(found, others, masked)[0], rtol=1e-6)
 
 
+@pytest.mark.rotates
 def test_padding_changes_no_embedding():
     model = SPEAKER.build(nnx.Rngs(0))
     alone = model(jnp.asarray(SAMPLES[:1, :90]))

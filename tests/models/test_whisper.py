@@ -34,6 +34,7 @@ def sound(rows=2):
     return jax.random.normal(jax.random.key(1), (rows, FRAMES, 5))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == PUBLISHED[name]
@@ -52,6 +53,7 @@ def test_steps_after_a_beginning_equal_the_whole(model, beams):
         cache = cache.reorder(jnp.asarray(chosen))
 
 
+@pytest.mark.rotates
 def test_vmap_is_the_batch_and_all_of_a_sound_is_heard(model):
     plain = model.encode(sound())
     np.testing.assert_allclose(jax.vmap(model.encode)(sound()), plain, rtol=1e-4, atol=1e-5)

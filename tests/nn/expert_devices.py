@@ -17,7 +17,7 @@ from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
-CAPACITY = {"places": 1.0, "dropless": None}[sys.argv[2]]
+CAPACITY = None if sys.argv[-1] == "dropless" else 1.0
 BLOCK = transformer_block(
     embed=32, heads=4, inner=64, experts=8, capacity=CAPACITY, norm_position="pre", gated=True, init_std=0.2,
     jitter=0.1, activation_dropout=0.1, bias=False,

@@ -53,6 +53,7 @@ def expected(x, kernel, choice, inputs):
     return np.stack(found)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("places", [(), (3,), (2, 3)])
 @pytest.mark.parametrize(("shape", "inputs"), [((5, 4), 1), ((5, 2, 3), 1), ((2, 3, 4), 2)])
 def test_each_row_has_its_change(shape, inputs, places):

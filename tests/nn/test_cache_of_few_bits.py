@@ -77,6 +77,7 @@ def test_the_largest_of_a_head_is_exact_and_half_a_step_is_the_error():
     np.testing.assert_allclose(np.abs(found).max(-1, keepdims=True), most, rtol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_beams_that_share_a_row_are_rows_that_move(kind):
     one, random = layer(), np.random.default_rng(2)
@@ -100,6 +101,7 @@ def test_a_prompt_is_forked_and_grows_with_its_scales():
     assert cache.key.scale.shape == (2, K, 1, 3 + 3 * W)
 
 
+@pytest.mark.rotates
 def test_more_positions_than_there_is_room_for_are_no_numbers():
     one, x = layer(), drawn(2, 3, D)
     cache = quantize_cache(one.init_cache(2, 2), "int8")

@@ -33,6 +33,7 @@ def exported():
     return export.export(run)(leaves, jax.ShapeDtypeStruct((rows, length, 8), jnp.float32)), block
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("shape", [(1, 5), (3, 7)])
 def test_an_exported_block_takes_any_length(exported, shape):
     program, block = exported

@@ -52,6 +52,7 @@ def test_a_window_sees_itself_and_nothing_else():
     np.testing.assert_array_equal(seen(window(), grid), own[:, None] == own)
 
 
+@pytest.mark.rotates
 def test_a_shifted_window_lies_across_two_and_is_cut_at_the_edge():
     grid = Grid(6, 9)
     rows, columns = ((place + 2) // 3 for place in np.indices(grid))
@@ -137,6 +138,7 @@ def test_a_bias_of_some_projections_is_theirs_alone():
     np.testing.assert_allclose(layer(x), layer.for_decoding()(x), atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="T must be the places of a grid of 3×4, got 11"):
         window()(jnp.zeros((2, 11, D)), grid=Grid(3, 4))

@@ -103,6 +103,7 @@ def naive(layer, x):
     return y + bias("out")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_what_the_paper_says(kind):
     layer = make(KINDS[kind])
@@ -110,6 +111,7 @@ def test_it_is_what_the_paper_says(kind):
     np.testing.assert_allclose(at_once(layer, X), expected, atol=3e-6 * np.abs(expected).max())
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_absorbed_and_equal_the_expanded_form_with_all_gradients(kind):
     layer, weights = make(KINDS[kind]), jnp.sin(jnp.arange(X.size)).reshape(X.shape)
@@ -143,6 +145,7 @@ def test_the_cache_is_latents_and_rotary_keys_alone(batch):
     assert cache_bytes(quantize_cache(cache, "int8")) == batch * 10 * (13 + 4 + 2 * 4)
 
 
+@pytest.mark.rotates
 def test_a_cache_of_int8_is_near():
     layer = make(CFG)
     _, cache = layer.extend(X[:, :5], layer.init_cache(2, 6))
@@ -152,6 +155,7 @@ def test_a_cache_of_int8_is_near():
     assert 0 < float(jnp.linalg.norm(few - plain)) < 0.02 * float(jnp.linalg.norm(plain))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("beams", [1, 3])
 def test_hypotheses_share_a_prompt(beams):
     """Each goes on from the prompt alone, as rows that have the prompt each do."""
@@ -182,6 +186,7 @@ def test_what_cannot_be_is_refused(fields, match):
         with_fields(CFG, **fields)
 
 
+@pytest.mark.rotates
 def test_values_of_heads_can_be_captured():
     layer = make(CFG)
     for name, shape in {"value": (2, 6, 3, 7), "key": (2, 6, 3, 9), "latent": (2, 6, 1, 13)}.items():
@@ -236,6 +241,7 @@ def make_experts(**fields):
     return layer
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ROUTERS)
 def test_each_token_is_what_its_experts_and_the_shared_ones_make_of_it(kind):
     layer, x = make_experts(**ROUTERS[kind]), jax.random.normal(jax.random.key(3), (2, 9, 8))
@@ -247,6 +253,7 @@ def test_each_token_is_what_its_experts_and_the_shared_ones_make_of_it(kind):
     assert layer.shared.up.kernel.shape == (8, 12)
 
 
+@pytest.mark.rotates
 def test_the_correction_chooses_and_does_not_weigh():
     layer, x = make_experts(), jax.random.normal(jax.random.key(3), (2, 9, 8))
     gradient = jax.grad(lambda layer: jnp.sum(layer(x) ** 2))(layer)
@@ -273,6 +280,7 @@ def test_groups_that_are_not_kept_have_no_experts():
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("fields", "match"),
     [

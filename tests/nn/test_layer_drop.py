@@ -29,6 +29,7 @@ def subsets(trunk, x):
     return found
 
 
+@pytest.mark.rotates
 def test_a_row_is_what_the_blocks_that_it_keeps_make_of_it():
     trunk = TrunkConfig(block=BLOCK, depth=3, layer_drop=0.5).build(nnx.Rngs(0))
     seen, possible = [], subsets(trunk, X)
@@ -51,6 +52,7 @@ def test_what_blocks_tell_beside_is_told_all_the_same():
     assert aux == {}
 
 
+@pytest.mark.rotates
 def test_a_dropped_block_has_no_gradient():
     trunk = TrunkConfig(block=BLOCK, depth=3, layer_drop=0.5).build(nnx.Rngs(0))
     one, key = X[:1], jax.random.key(3)
@@ -61,6 +63,7 @@ def test_a_dropped_block_has_no_gradient():
     assert ((sizes > 0) == np.array(kept)).all()
 
 
+@pytest.mark.rotates
 def test_both_sides_of_a_translator_drop_layers():
     config = with_fields(transformer_base(20, dropout=0.0), embed=8, heads=2, inner=12, depth=2, layer_drop=0.5)
     model, tokens = config.build(nnx.Rngs(0)), jnp.arange(12).reshape(3, 4)

@@ -97,6 +97,7 @@ def test_one_memory_is_for_all_rows(cross, given, projected):
     np.testing.assert_allclose(found, jnp.stack(alone), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("T", [1, 3])
 @pytest.mark.parametrize("sentences", [None, 1, 2])
 def test_beams_share_the_row_of_their_sentence(cross, T, sentences):

@@ -25,6 +25,7 @@ def rounded(flat, group, most, scales=np.float32):
     return np.where(inside, np.clip(np.round(wide / scale), -most, most), np.where(wide > 0, most, -most)), scale
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("scales", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("group", [None, 8, 32, 64, 128])
 @pytest.mark.parametrize(("kind", "most"), [("int8", 127), ("int4", 7)])
@@ -60,6 +61,7 @@ def test_a_known_scale_of_inputs_cuts_off_what_is_beyond():
     np.testing.assert_allclose(found.multiply(X, 2), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", BITS)
 @pytest.mark.parametrize("group", [None, 16])
 def test_jit_scan_and_vmap_agree_with_a_loop(kind, group):
@@ -73,6 +75,7 @@ def test_jit_scan_and_vmap_agree_with_a_loop(kind, group):
     np.testing.assert_allclose(loop[2], jnp.einsum("btnh,nho->bto", X, found.dequantize()[2]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", BITS)
 def test_a_table_is_looked_up_in_and_multiplied_with(kind):
     table = jnp.asarray(RNG.normal(size=(11, 16)), jnp.float32)

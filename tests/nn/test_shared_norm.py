@@ -29,6 +29,7 @@ def pair():
     return one, two
 
 
+@pytest.mark.rotates
 def test_one_norm_is_two_that_are_alike():
     one, two = pair()
     assert len(jax.tree.leaves(two)) == len(jax.tree.leaves(one)) + 2

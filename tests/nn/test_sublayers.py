@@ -40,6 +40,7 @@ def inputs(*shape: int, seed: int = 1) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("key", [None, jax.random.key(5)], ids=["eval", "train"])
 def test_a_block_of_sublayers_is_the_transformers_with_its_sublayers(cross, key):
@@ -63,6 +64,7 @@ def test_sublayers_are_applied_in_their_order_and_each_with_its_arguments():
     np.testing.assert_allclose(made(x, mask=PADDED), h, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_block_of_sublayers_decodes():
     cfg = BlockConfig(sublayers=(Sublayer("before", FEEDFORWARD, AROUND), *PLAIN.sublayers))
     made, x = cfg.build(nnx.Rngs(0)), inputs(2, 6, D)

@@ -112,6 +112,7 @@ def test_rows_that_only_fill_a_batch_count_nothing_without_lengths():
     np.testing.assert_allclose(total, alone, rtol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("wrong", [-1, 0, 4])
 def test_a_token_that_is_none_is_not_learned_in_silence(wrong):
     logits = draw(2, 5, 4)

@@ -126,6 +126,7 @@ ALL = (CosineEmbedding(weight=0.5), HiddenStateError(weight=2.0, layers=((0, 0),
        AttentionRelations(weight=3.0))  # fmt: skip
 
 
+@pytest.mark.rotates
 def test_values_of_layers_are_those_of_the_model():
     hidden, values = layer_values(CLASSIFIER, TOKENS, ("hidden_states", "query"))
     assert {name: each.shape for name, each in values.items()} == {
@@ -138,6 +139,7 @@ def test_values_of_layers_are_those_of_the_model():
     np.testing.assert_allclose(values["query"][1], block.attention.query(values["hidden_states"][1]), rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_terms_are_added_to_what_the_objective_minimises():
     batch = taught()
     objective = LayerLoss(of=DistilLoss(kind="soft"), terms=ALL)
@@ -242,6 +244,7 @@ def test_options_that_make_no_loss_are_refused(make, message):
         make()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("term", "options", "message"), [
     (HiddenStateError(layers=((3, 0),)), {}, r"hidden_states must be of the layers -3 … 2, got 3"),
     (HiddenStateError(), {"embed": 12}, r"must have the teacher's shape, \(3, 5, 12\), got \(3, 5, 8\)"),
@@ -258,6 +261,7 @@ def test_relations_are_of_models_with_other_numbers_of_heads():
     assert objective(CLASSIFIER, taught(heads=4, embed=12))[1]["relation_loss"].value() > 0
 
 
+@pytest.mark.rotates
 def test_models_of_several_stacks_are_refused():
     model = with_fields(t5_small(), embed=8, heads=2, inner=8, depth=1, vocab=30).build(nnx.Rngs(0))
     inputs = {"source": TOKENS["tokens"], "target": TOKENS["tokens"]}

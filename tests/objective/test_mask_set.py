@@ -34,6 +34,7 @@ def cost(logits, masks, batch=BATCH, key=None, **options):
     return float(total / jnp.maximum(metrics["count"], 1)), metrics
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
 def test_right_answers_cost_next_to_nothing_in_any_order(order):
     logits, masks = (each[:, :, jnp.array(order)] for each in right())
@@ -44,6 +45,7 @@ def test_right_answers_cost_next_to_nothing_in_any_order(order):
     assert cost(jnp.roll(logits, 1, -1), masks)[0] > 10
 
 
+@pytest.mark.rotates
 def test_images_of_weight_zero_count_nothing():
     logits, masks = right(1.0)
     one = cost(logits, masks, {**BATCH, "weights": jnp.array([1.0, 0.0])})

@@ -126,6 +126,7 @@ def test_parity_with_torch(name, which):
     np.testing.assert_allclose(jax.jit(attend)(q, k, v, mask)[seen], expected.numpy()[seen], atol=1e-5)
 
 
+@pytest.mark.rotates
 @variants
 @pytest.mark.parametrize(
     ("causal", "lengths"), only(product([False, True], [None, [4, 9]]), (False, None), (True, [4, 9]))
@@ -140,6 +141,7 @@ def test_parity_with_jax_nn(name, lengths, causal):
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
+@pytest.mark.rotates
 @variants
 def test_low_precision_stays_near_float32(name):
     q, k, v, _ = inputs()
@@ -148,6 +150,7 @@ def test_low_precision_stays_near_float32(name):
     np.testing.assert_allclose(low.astype(jnp.float32), serve(name)(q, k, v), atol=0.03)
 
 
+@pytest.mark.rotates
 @variants
 def test_causality_by_jacobian(name):
     attend = serve(name, "jacobian")
@@ -157,6 +160,7 @@ def test_causality_by_jacobian(name):
     np.testing.assert_array_equal(reach, jnp.arange(7) <= jnp.arange(5)[:, None] + 2)
 
 
+@pytest.mark.rotates
 @variants
 def test_vmap_equals_batch(name):
     attend = serve(name, "vmap")
@@ -192,6 +196,7 @@ def test_grouped_query_equals_repeated_heads(name):
     np.testing.assert_allclose(attend(q, k, v, Mask(causal=True)), repeated, atol=1e-6)
 
 
+@pytest.mark.rotates
 @variants
 def test_fully_masked_rows_are_zero_with_zero_gradients(name):
     attend = serve(name)
@@ -204,6 +209,7 @@ def test_fully_masked_rows_are_zero_with_zero_gradients(name):
         assert jnp.isfinite(gradient[1]).all()
 
 
+@pytest.mark.rotates
 @variants
 def test_rows_hidden_by_an_infinite_bias_are_zero(name):
     attend = serve(name, "bias")

@@ -34,6 +34,7 @@ def test_the_measure_sees_quadratic_memory():
     assert temporary_bytes(4096, True, "xla") > 4096**2 * 4
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 700), (513, 512), (600, 1100)])
 def test_ragged_lengths_equal_xla(T, S):
     key = jax.random.split(jax.random.key(0), 3)

@@ -90,6 +90,7 @@ def test_a_stack_shows_every_layer(case, layers_by_hand, remat, unroll):
             np.testing.assert_allclose(got[i], weights, atol=2e-6)
 
 
+@pytest.mark.rotates
 def test_weights_are_distributions_over_what_is_visible(case):
     own, cross = jax.jit(capture(stack_run, WEIGHTS))(*case)[1]
     assert own.shape == (3, 2, 4, 5, 5)

@@ -28,6 +28,7 @@ def by_hand(x, kernel, stride, padding, dilation):
     return found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("window", "inputs", "outputs", "options"),
     [

@@ -46,6 +46,7 @@ def test_beyond_the_edges_there_is_nothing():
     np.testing.assert_allclose(corner[:, 0], [0.25, 0.5], atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_each_query_by_itself():
     """Points of another query change nothing."""
     values, points, weights = drawn()
@@ -54,6 +55,7 @@ def test_each_query_by_itself():
     assert np.abs(whole[3] - attend(values, points + 0.1, weights)[3]).max() > 1e-3
 
 
+@pytest.mark.rotates
 def test_vmap_is_the_batch_and_jit_is_eager():
     given = drawn(2, 3)
     expected = attend(*given)
@@ -62,6 +64,7 @@ def test_vmap_is_the_batch_and_jit_is_eager():
     np.testing.assert_allclose(jax.jit(attend)(*given), expected, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_gradients_are_slopes():
     """Within a cell of the grid, by small steps in double precision's stead: the function is linear along x there."""
     values, points, weights = drawn()

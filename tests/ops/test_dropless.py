@@ -45,9 +45,9 @@ def sparse(kernels, x, chosen, weights, **options):
     return apply_chosen(expert, kernels, x, chosen, weights, **options)
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("total", [None, 2 * E])
 @pytest.mark.parametrize("spread", [0.0, 100.0])
-def test_values_and_derivatives_are_those_of_the_dense_form(early, spread):
+def test_values_and_derivatives_are_those_of_the_dense_form(total, spread):
     """Also where all tokens choose the same experts, and others have none."""
     kernels, x, chosen, weights = drawn(0, spread)
     assert len(np.unique(chosen)) == (A if spread else E)
@@ -61,7 +61,7 @@ def test_values_and_derivatives_are_those_of_the_dense_form(early, spread):
         value, pull = jax.vjp(f, *primals)
         return value, jax.jvp(f, primals, tangents)[1], pull(moves[1])
 
-    found = jax.jit(lambda: both(lambda *given: sparse(*given, early=early)))()
+    found = jax.jit(lambda: both(lambda *given: sparse(*given, total=total)))()
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, jax.jit(lambda: both(dense))()
     )
@@ -71,7 +71,7 @@ def test_parts_of_the_experts_add_up_to_all():
     """What each device adds that has some of them, and the numbers that the experts have on it."""
     kernels, x, chosen, weights = drawn(2)
     parts = [
-        sparse(jax.tree.map(lambda leaf, at=at: leaf[at], kernels), x, chosen, weights, first=at.start, early=True)
+        sparse(jax.tree.map(lambda leaf, at=at: leaf[at], kernels), x, chosen, weights, first=at.start, total=E)
         for at in (slice(0, 2), slice(2, 5))
     ]
     np.testing.assert_allclose(sum(parts), dense(kernels, x, chosen, weights), rtol=1e-5, atol=1e-5)

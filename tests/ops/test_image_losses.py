@@ -137,6 +137,7 @@ def test_what_is_changed_in_a_row_depends_on_nothing_else_in_the_batch(changes):
     np.testing.assert_allclose(differentiable_augment(other, key, changes)[1:], whole[1:], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_changes_move_pixels_cut_them_out_and_keep_gradients():
     images = jnp.arange(1.0, 65).reshape(1, 8, 8, 1)
     moved = {float(x) for x in differentiable_augment(images, jax.random.key(0), ("translation",)).ravel()}

@@ -184,6 +184,7 @@ def test_buckets_equal_t5(buckets, distance):
 SECTIONS = [(1, 1, 1), (2, 3, 3), (16, 24, 24), (5, 2), (4,)]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "by length"])
 @pytest.mark.parametrize("sections", SECTIONS)
 def test_ids_that_agree_are_one_position(sections, scaled):
@@ -197,6 +198,7 @@ def test_ids_that_agree_are_one_position(sections, scaled):
     np.testing.assert_array_equal(Rotary(**scaling, sections=sections).turn([x], positions)[0], plain)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("sections", SECTIONS[:-1])
 def test_an_id_turns_the_pairs_of_its_section_alone(sections):
     half = sum(sections)

@@ -23,6 +23,7 @@ MASKS = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_rows_that_see_nothing_are_the_mean_of_all_values_and_others_are_attention(mask):
     """A softmax over scores that are all as small as a number can be says what either is."""

@@ -223,6 +223,7 @@ def test_keys_have_no_order(name):
     np.testing.assert_allclose(variant(q, k[:, order], v[:, order]), variant(q, k, v), atol=1e-5)
 
 
+@pytest.mark.rotates
 @variants
 @pytest.mark.parametrize("kind", ["bfloat16", "float64"])
 def test_types_go_through(name, kind):
@@ -236,6 +237,7 @@ def test_types_go_through(name, kind):
     )
 
 
+@pytest.mark.rotates
 @variants
 def test_rows_without_keys_are_zero_with_finite_gradients(name):
     variant, *_ = VARIANTS[name]
@@ -245,6 +247,7 @@ def test_rows_without_keys_are_zero_with_finite_gradients(name):
     assert all(jnp.isfinite(gradient).all() for gradient in back(out + 1))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["local", "strided", "fixed", "linear", "performer"])
 def test_a_step_of_a_cache_is_a_row_of_the_whole(name):
     variant, *_ = VARIANTS[name]
@@ -282,6 +285,7 @@ def test_random_features_are_unbiased_and_better_the_more_there_are():
     assert abs(kernel.mean() - jnp.exp(x @ y)) < 4 * spread
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("normalise", [sparsemax, entmax])
 def test_shares_are_exact_zeros_and_sum_to_one(normalise):
     logits = 3 * jax.random.normal(jax.random.key(0), (5, 40))

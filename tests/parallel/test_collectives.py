@@ -47,6 +47,7 @@ def test_what_is_said_is_known_by_hand(program, expected):
     assert sorted((c.kind, c.bytes, c.times) for c in found) == sorted(expected)
 
 
+@pytest.mark.rotates
 def test_several_arrays_in_one_collective_add_up():
     found = collective_bytes(collectives_of(programs()["two arrays"]))
     assert found == {**dict.fromkeys(KINDS, 0), "all-reduce": PART + 16 * 4}

@@ -116,6 +116,7 @@ def test_every_part_is_on_the_page(show):
     assert page.run("document.querySelectorAll('.chart svg path').length") == 8
 
 
+@pytest.mark.rotates
 def test_curves_are_drawn_over_what_is_chosen(show):
     page = show(COMPARISON)
     assert page.hover(*page.middle(".chart svg", 0.99)) == ("steps 200\nbase 1.5\nlstm-0 3\nlstm-1 3.3\nold 2.25")

@@ -14,6 +14,7 @@ def maps(heads=6):
     return AttentionMaps("cross", weights / weights.sum(-1, keepdims=True), ROWS, COLUMNS)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("layer", [0, 1, -1, -2])
 @pytest.mark.parametrize("heads", [1, 4, 6])
 def test_every_head_of_the_layer_is_drawn(layer, heads):

@@ -292,6 +292,7 @@ def test_a_model_that_generates_nothing_has_no_output(show):
     assert show(REPORT).run("document.querySelectorAll('.ramp').length") == 2
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("steps", [(60,), (0,)])
 @pytest.mark.parametrize("value", [3.2, 0.0, -1.0])
 @pytest.mark.parametrize("log", [False, True])

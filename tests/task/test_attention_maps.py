@@ -133,6 +133,7 @@ def test_a_model_that_does_not_show_its_weights_is_refused():
         attention_maps(translator(attend=blockwise), ids("a dog"), ids("Hund"))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("source", "target"), [([], [2]), ([2], []), ([2] * 129, [2]), ([2], [2] * 129)])
 def test_what_cannot_be_drawn_is_refused(made, source, target):
     with pytest.raises(ValueError, match=r"a (source|translation) must have 1 to 128 tokens to be drawn, got (0|129)"):

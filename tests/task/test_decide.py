@@ -140,6 +140,7 @@ def test_numbers_are_inputs_and_labels_in_one_scale(tmp_path):
     assert batch["weights"].sum(1).tolist() == [3, 1, 0]
 
 
+@pytest.mark.rotates
 def test_a_loss_is_of_kinds_or_of_numbers():
     model = DecisionTransformer(with_fields(decision_transformer(3, 2), embed=8, inner=8, depth=1), rngs=nnx.Rngs(0))
     batch = jax.tree.map(jnp.asarray, DecisionTransformer.example_batch(model.cfg, 2, 4))

@@ -41,6 +41,7 @@ def index(reader, documents):
     return words_index(passages_of(reader, documents, PassageConfig(tokens=10, overlap=5)))
 
 
+@pytest.mark.rotates
 def test_spans_of_all_passages_are_ranked_together(reader, index, documents):
     texts = {each.name: each.text for each in documents}
     passages = index.passages[:6]
@@ -125,6 +126,7 @@ def test_a_model_rewrites_questions(index):
         rewrite_question(model, "where", talk, 0)
 
 
+@pytest.mark.rotates
 def test_a_ranker_sorts_what_was_found(index, reader):
     judge = checkpoint("BertForSequenceClassification", outputs=1, pool="first", dense="tanh")
     (found,) = search_index(index, None, ["alpha beta"], 8, "words")

@@ -44,6 +44,7 @@ def test_some_texts_that_fit_are_drawn_together_as_each_alone(name):
         np.testing.assert_allclose(maps.weights, alone.weights, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["t5", "resnet", "detr", "imagegpt"])
 def test_nothing_is_drawn_of_other_models(name):
     samples = [{"source": "a dog", "picture": "data:image/png;base64,"}]

@@ -108,6 +108,7 @@ def test_the_command_generates_images_of_classes(finished, tmp_path, capsys):
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.rotates
 def test_images_of_a_seed_are_the_same_in_batches_of_any_size():
     model = hub.load(GOLDEN / "dit").model
     classes = np.arange(5) % 4

@@ -109,6 +109,7 @@ def test_the_command_says_what_is_on_images(folder, pretrained, tmp_path, run):
     assert asked == " ".join(expected[0].split())
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_answered_is_refused(pretrained, tmp_path):
     with pytest.raises(ValueError, match="an image is asked about in words, got none"):
         respond(pretrained, [(IMAGES, " ")])

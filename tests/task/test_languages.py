@@ -94,6 +94,7 @@ def test_the_command_takes_languages(run, folder):
     assert out == f"{translator(['the dog'], search)[0][0].text}\n"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("given", "rule"),
     [

@@ -155,6 +155,7 @@ def test_the_command_prints_answers_the_best_first(tmp_path, run):
     assert (code, err.strip()) == (1, "error: the passage is given by either --context or --file")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("form", ["dream", "race"])
 def test_what_is_measured_is_how_often_the_best_answer_is_right(form, tmp_path):
     model = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh")

@@ -62,6 +62,7 @@ def run_folder(bert, tmp_path_factory):
     return root / "run"
 
 
+@pytest.mark.rotates
 def test_both_begin_with_one_checkpoint(bert, tmp_path):
     pair, one = load_pair(str(bert), SPEC, None, seed=0), hub.load(bert)
     assert same(pair.model.question, pair.model.passage)
@@ -82,6 +83,7 @@ def test_both_begin_with_one_checkpoint(bert, tmp_path):
         load_pair(str(tmp_path / "t5"), SPEC, None, seed=0)
 
 
+@pytest.mark.rotates
 def test_a_question_is_the_first_text_of_a_row(bert):
     model = load_pair(str(bert), SPEC, None, seed=0).model
     model.passage = jax.tree.map(lambda x: 1.1 * x, model.passage)

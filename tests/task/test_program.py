@@ -46,6 +46,7 @@ def test_every_family_s_program_gives_what_transformers_said(tmp_path, golden):
     assert_as_expected(program, given, expected)
 
 
+@pytest.mark.rotates
 def test_a_program_runs_without_this_library(tmp_path):
     """Of other rows and lengths than it was checked with, by JAX and safetensors alone."""
     pretrained = hub.load(FOLDER / "gpt2")
@@ -67,6 +68,7 @@ np.save(sys.argv[3], got["logits"])
     np.testing.assert_allclose(np.load(paths[2]), pretrained(input_ids=ids, attention_mask=mask).logits, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_the_command(run, tmp_path):
     code, out, err = run("export", FOLDER / "longformer", tmp_path / "program", "--length", 16, "--platforms", "cpu")
     assert (code, err) == (0, "")
@@ -93,6 +95,7 @@ def test_what_is_refused(tmp_path, kind, options, message):
     assert not (tmp_path / "program").exists()
 
 
+@pytest.mark.rotates
 def test_parameters_keep_their_types(tmp_path):
     """Halves and whole numbers of 8 bits go along; of 4 bits there are none in files."""
     pretrained = hub.load(FOLDER / "gpt2", dtype="bfloat16")

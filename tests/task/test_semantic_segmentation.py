@@ -122,6 +122,7 @@ def small():
     return with_mlp_head(encoder, 5, embed=16, dropout=0.0).build(nnx.Rngs(0))
 
 
+@pytest.mark.rotates
 def test_a_model_is_scored_by_pixels_that_have_a_class(tmp_path):
     opened = SegmentationImages(rows=4, size=32).open(
         SceneMapData(shapes=ShapeScenes(train=8, held_out=3, size=64)), Context(folder=RunFolder(tmp_path))

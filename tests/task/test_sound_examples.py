@@ -48,6 +48,7 @@ def same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.rotates
 def test_a_stream_goes_on_where_it_was(kind, tmp_path):
     stream = opened(kind, tmp_path).batches
     whole = batches(stream, 8)

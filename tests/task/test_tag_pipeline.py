@@ -15,6 +15,7 @@ IMAGE = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 26, 3
 SOUND = np.random.default_rng(0).normal(size=1_400).astype(np.float32)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("pipelines", "one input, lists, iterators that are read no further than they are answered")
 def test_one_input_a_list_and_an_iterator(tmp_path):
     folder = checkpoint("roberta", tmp_path / "roberta")

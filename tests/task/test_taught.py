@@ -77,6 +77,7 @@ def test_the_teacher_scores_each_picture_as_the_student_sees_it(tmp_path, teache
 VIT = with_fields(vit_encoder("tiny", 2, image=8), embed=8, heads=2, inner=16, depth=1, channels=1)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("options", "message"), [
     ({"classes": ("0", "7")}, r"must tell 2 classes \(0, 1\), as the labels do, .*teacher tells 2 classes \(0, 7\)"),
     ({"config": with_fields(CNN, channels=3), "processor": None}, "of 1 channels, as the student does, .* sees 3"),

@@ -172,6 +172,7 @@ def leaves(model):
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
 
 
+@pytest.mark.rotates
 def test_a_student_begins_with_layers_of_its_teacher(root, tmp_path, teacher):
     task = recipe(root, teacher).task(RunFolder(tmp_path))
     ours, theirs = leaves(task.model), leaves(hub.load(teacher).model)

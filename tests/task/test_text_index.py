@@ -52,6 +52,7 @@ def test_passages_are_found_by_the_cosine_of_their_vectors(index, embedder, docu
         np.testing.assert_allclose([row[one.number] for one in each], np.sort(row)[::-1][:4], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_words_and_both(index, embedder):
     query = "alpha alpha nu"
     (words,) = search_index(index, None, [query], 200, "words")
@@ -148,6 +149,7 @@ def test_bad_input_is_refused_in_a_sentence(index, embedder, documents, tmp_path
         load_index(tmp_path / "none")
 
 
+@pytest.mark.rotates
 def test_a_text_may_be_as_long_as_the_positions():
     # The next width of batches would be 48, for which there are no positions.
     short = checkpoint("BertModel", length=40)

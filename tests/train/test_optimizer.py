@@ -142,6 +142,7 @@ def test_muon_equals_the_one_of_optax_on_each_matrix():
         np.testing.assert_allclose(found["up"]["kernel"][layer], up, **close)
 
 
+@pytest.mark.rotates
 def test_muon_moves_kernels_as_far_as_adam_does():
     """One learning rate serves both: a step of a kernel has a root mean square of about 0.2 learning rates."""
     optimizer = make_optimizer(config("muon"), 5)

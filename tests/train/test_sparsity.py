@@ -49,6 +49,7 @@ def test_zeros_grow_by_the_schedule_and_stay():
     assert (np.asarray(whole.embedding.token.embedding[...]) != 0).all()
 
 
+@pytest.mark.rotates
 def test_a_pattern_holds_from_its_first_step_on():
     model, _ = language_model(SparsityConfig(block=(2, 4), every=1), 5)
     up = np.asarray(model.trunk.blocks.feedforward.up.kernel[...]).reshape(2, 2, 4, 16)

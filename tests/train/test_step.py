@@ -64,6 +64,7 @@ def close(found, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), found, expected)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_accumulation_equals_the_whole_batch(parts):
     whole, metrics = step_of()(state_of(), rows())

@@ -141,6 +141,7 @@ def test_a_random_rectangle_is_a_crop_that_pillow_resizes():
     np.testing.assert_array_equal(array(transform(before, rng(3))), np.asarray(expected))
 
 
+@pytest.mark.rotates
 @given(height=st.integers(2, 80), width=st.integers(2, 80), seed=st.integers(0, 20))
 def test_a_random_rectangle_lies_within_and_has_the_area_and_shape_asked_for(height, width, seed):
     transform = RandomResizedCrop(size=8, area=(0.3, 0.6), aspect=(0.5, 2.0))

@@ -129,6 +129,7 @@ def test_every_item_comes_once_an_epoch_in_new_order_and_with_new_draws():
     assert (one[0]["weights"] != one[1]["weights"]).any()
 
 
+@pytest.mark.rotates
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 10**12))
 def test_an_example_is_a_function_of_seed_and_number(seed, number):
