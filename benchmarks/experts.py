@@ -3,11 +3,11 @@
     python benchmarks/experts.py [--rounds 6] [--json FILE]
 
 Cases are a long text and a decoding step of one token, of few large experts (as Mixtral's, narrower) and of many small
-ones (as Qwen3's). Forward, and forward with backward for the text, in float32, in turns. `dropless` is the layer without
-a capacity; `all` computes every token at every expert and adds up what was asked for; `places` has a capacity of 1.25;
+ones (as Qwen3's): forward, and the gradient for the text, in float32, in turns. `dropless` is the layer without a
+capacity; `all` computes every token at every expert and adds up what was asked for; `places` has a capacity of 1.25;
 `transformers` is its `MixtralSparseMoeBlock` in torch's eager mode, with the same kernels. A ratio is how many times as
-long as `dropless` each takes; all but `places`, which drops tokens, give the same numbers. Memory is the compiler's plan
-beside arguments and results.
+long as `dropless` each takes; all but `places`, which drops tokens, give the same numbers. Memory is the compiler's
+plan, beside arguments and results.
 """
 
 import jax

@@ -78,15 +78,23 @@ def cut(chosen: Int[Array, "V"], E: int, size: int) -> Blocks:
     return Blocks(expert, jnp.where(there, visits, V + jnp.arange(size)), ends[-1])
 
 
-def block_size(V: int, E: int) -> int:
-    """Return how many visits a block has: a power of two, at most a quarter of an expert's even share if that is long.
+def block_size(N: int, A: int, E: int) -> int:
+    """Return how many visits a block has: a power of two, at most a quarter of an expert's even share if that is long,
+    and no more than there are tokens, each of which visits an expert once.
 
     Of a size that is a symbol, as in a program for any number of rows, nothing is known.
 
-    >>> block_size(4096, 8), block_size(8, 128), block_size(1 << 20, 8)
-    (128, 16, 512)
+    >>> block_size(2048, 2, 8), block_size(1, 8, 128), block_size(1 << 20, 1, 8)
+    (128, 1, 512)
     """
-    return min(max(1 << max(V // (4 * E), 1).bit_length() - 1, LEAST), MOST) if isinstance(V, int) else LEAST
+    if not isinstance(N, int):
+        return LEAST
+    return min(max(_power(N * A // (4 * E)), LEAST), MOST, _power(2 * N - 1))
+
+
+def _power(number: int) -> int:
+    """Return the largest power of two up to a number; 1 for less."""
+    return 1 << max(number, 1).bit_length() - 1
 
 
 def apply_chosen(
@@ -124,7 +132,7 @@ def apply_chosen(
     moving = tuple(leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None for leaf in leaves)
     still = tuple(None if leaf is not None else other for leaf, other in zip(moving, leaves, strict=True))
     mine = chosen.reshape(-1) - first
-    blocks = cut(jnp.where((mine >= 0) & (mine < E), mine, E), E, block_size(mine.shape[0], E))
+    blocks = cut(jnp.where((mine >= 0) & (mine < E), mine, E), E, block_size(x.shape[0], A, E))
     how = _How(run, tree, A, E if total is None else total)
     return _apply(how, _Given(still, blocks, keys, jnp.asarray(first)), (moving, x, weights.reshape(-1)))
 

@@ -45,7 +45,7 @@ def chosen_linear(blocks, cfg, rows, queries, *, one_by_one):
         return 0
     parameters, calls = linear_parameters(blocks, r"\.experts\."), queries if one_by_one else 1
     visits = rows * queries * cfg.active // calls
-    size = block_size(visits, cfg.experts)
+    size = block_size(visits // cfg.active, cfg.active, cfg.experts)
     some = min(visits, cfg.experts)  # each of which may have a block that is not full
     places = size * (some + (visits - some) // size)
     return parameters // cfg.experts * places * calls // rows - parameters * queries

@@ -263,7 +263,7 @@ def test_experts_that_drop_nothing_count_their_blocks_and_on_a_mesh_their_even_s
     layer, x = jax.eval_shape(lambda: config.build(nnx.Rngs(0))), array(8, 256, 32)
     run = jax.value_and_grad(lambda layer, x: layer(x).sum(), (0, 1))
     found, visits = count_flops(run, layer, x), 8 * 256 * 2
-    size = block_size(visits, 16)
+    size = block_size(8 * 256, 2, 16)
     once = 3 * 2 * 32 * 64 * size * (16 + (visits - 16) // size)
     assert found.modules["Experts/FeedForward"] == 3 * once
     assert (found.again, found.notes) == (once, ())

@@ -125,7 +125,7 @@ def test_no_array_has_every_token_at_every_expert():
     loss = lambda *given: (apply_chosen(expert, given[0], given[1], chosen, given[2]) ** 2).sum()  # noqa: E731
     program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(kernels, x, weights).compile()
     assert program.memory_analysis().temp_size_in_bytes < 4 * E * N * F / 4
-    size = block_size(N * A, E)
+    size = block_size(N, A, E)
     assert size * len(cut(chosen.reshape(-1), E, size).expert) <= 1.25 * N * A
 
 
@@ -142,4 +142,5 @@ def test_every_visit_is_in_one_block_of_its_expert(chosen, size):
 
 
 def test_few_visits_make_few_blocks():
-    assert cut(jnp.array([7, 3]), 128, block_size(2, 128)).visits.shape == (2, LEAST)
+    assert cut(jnp.array([7, 3]), 128, block_size(1, 2, 128)).visits.shape == (2, 1)
+    assert block_size(100, 2, 128) == LEAST
