@@ -20,8 +20,13 @@ and 2,048 tokens that they fit.
 Of the test reviews, 83.42 % are told right with up to 2,048 tokens after 750 steps of 32, in 34 minutes of CPU time
 with the test, and 83.24 % with 256 after 1,200 steps, in 24 (one seed each, one core of an Intel Xeon beside other
 work, 2026-11-28). With batches of 8 nothing was learned in 800 steps.
-`needle` and `copy` have not been run to their ends: 16 questions of 1,024 tokens take 1.6 s of CPU time forward and
-backward (0.3 M parameters, an AMD EPYC beside much other work, 2026-11-23).
+
+    python experiments/long_context.py needle --workdir runs/needle --length 512 --rows 16 --train.steps 1500
+
+recalls 96 % at every distance from 8 to 509 tokens; with `leading 0` 86 to 89 % up to 64 tokens and 9 % from 128 on,
+as far as four windows reach (chance is 6 %). 24 and 21 CPU minutes, one core of an AMD EPYC beside other work, one seed
+each, 2026-11-28. `copy` with the same options was not learned: 10 % at every distance. With the 1,024 tokens that they
+have by default, neither has been run.
 """
 
 import random
