@@ -16,6 +16,7 @@ B, T, S, D, L = 16, 8, 5, 16, 4
 COMMON = {"embed": D, "heads": 4, "inner": 32, "dropout": 0.1, "norm_position": "pre"}
 PLAIN = transformer_block(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
 EXPERTS = transformer_block(**COMMON, kv_heads=2, experts=4, capacity=1.0)
+DROPLESS = transformer_block(**COMMON, kv_heads=2, experts=4, activation_dropout=0.2)
 CROSS = transformer_block(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
 
 
@@ -44,6 +45,7 @@ CASES = {
     "turns, and experts": (EXPERTS, MeshConfig(data=2, pipeline=2, expert=2), {
         "mask": Cycle((Mask(causal=True, lengths=integers(10, T, B) + 1), Mask(window=(2, 0)))),
     }),
+    "experts that drop nothing": (DROPLESS, MeshConfig(data=2, pipeline=2, expert=2), {"mask": Mask(causal=True)}),
 }  # fmt: skip
 
 

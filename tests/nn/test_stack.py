@@ -50,7 +50,7 @@ def test_a_pipeline_gives_what_the_stack_gives_with_a_memory_and_with_a_bias_for
 
 @pytest.mark.slow
 def test_a_pipeline_gives_what_the_stack_gives_of_masks_in_turns_and_of_experts():
-    assert errors_of("turns, and experts")["turns, and experts"] < 1e-5
+    assert max(errors_of("turns, and experts", "experts that drop nothing").values()) < 1e-5
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 __all__ = ["unchecked"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 @pytest.mark.proves("programs", "as ONNX, every family: what transformers said, by ONNX Runtime")
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda folder: folder.name)
