@@ -36,6 +36,7 @@ def test_cells_have_notes_and_links_and_parts_their_own_table():
     assert page.count("–") > 9
 
 
+@pytest.mark.rotates
 def test_words_that_no_column_has_are_refused():
     with pytest.raises(
         ValueError, match=r"of a model, tests prove weights, parity, .*; tests/test_x.py says 'wieghts'"

@@ -119,9 +119,7 @@ def _whole(
     first = jax.lax.axis_index(layout.owners) * own if layout.owners else 0
     if over:
         x, chosen, weights, numbers = jax.tree.map(partial(_gathered, over), (x, chosen, weights, numbers))
-    y = _on_device(
-        experts, x, chosen, weights, numbers, key, run=run, first=first, total=total
-    )  # fmt: skip
+    y = _on_device(experts, x, chosen, weights, numbers, key, run=run, first=first, total=total)
     if over:
         y = jax.lax.psum_scatter(summable(y), over)
     alike = tuple(axis for axis in layout.owners if axis not in over)

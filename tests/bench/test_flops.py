@@ -211,6 +211,7 @@ def test_what_is_computed_again_is_counted_apart():
     assert count("full").hardware == count("full").model + count("full").again
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("attend", "kept"), [("blockwise", 2), ("xla", 1)])
 def test_attention_by_blocks_is_not_computed_twice_where_what_it_gives_is_kept(attend, kept):
     """Its backward pass computes the scores again by itself; of the two products forward none is."""

@@ -148,6 +148,7 @@ def test_caches_lie_by_rows_and_heads():
     assert odd.layers.value.qvalue.spec == PartitionSpec()
 
 
+@pytest.mark.rotates
 def test_a_step_of_latents_is_given_latents_and_rotary_keys_alone():
     """DeepSeek-V3's 61 layers, 512 + 64 numbers a position of each: split by rows, as all heads share them."""
     work = find_workload("deepseek_v3", Size(batch=8, length=4096, dtype="bfloat16"))

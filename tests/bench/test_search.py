@@ -100,6 +100,7 @@ def test_what_is_found_is_the_fastest_of_all_that_fit(compiled, every):
     assert kinds == sorted(kinds)
 
 
+@pytest.mark.rotates
 def test_where_bounds_tell_nothing_a_search_ends_after_some_that_are_no_faster(monkeypatch, every):
     def plan(case, *, fresh):
         way = next(way for way in every if way.case == case)

@@ -109,6 +109,7 @@ def test_a_module_of_ones_own_is_measured_by_file_and_function(mine):
     json.dumps(record)
 
 
+@pytest.mark.rotates
 def test_a_name_of_an_experiment_may_be_that_of_a_function_too():
     found = find_target(f"{EXPERIMENTS}/classify_images.py:cct", Size())
     assert isinstance(found, Workload)

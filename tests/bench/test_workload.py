@@ -16,6 +16,7 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.qwen3_moe import qwen3_30b_a3b
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import LabelLoss, TokenLoss
+from flax_transformer.ops.dropless import block_size
 
 D, PATCH, SIDE = 16, 4, 12
 PLACES = (SIDE // PATCH) ** 2
@@ -105,14 +106,14 @@ def test_a_model_that_does_not_say_how_it_is_fed_is_refused():
 
 
 def test_experts_take_as_many_tokens_as_is_said():
-    """With a capacity of their even share, eight of 128 experts are at work for a token: the rest is not multiplied."""
-    all_of_them, some = (
+    """With a capacity of their even share they compute that, without one the blocks that the tokens fill at the most."""
+    dropless, some = (
         from_config("qwen", qwen3_30b_a3b(), Size(batch=1, length=512, capacity=capacity)).facts(("forward",))
         for capacity in (None, 1.0)
     )
-    experts = 48 * 128 * 2 * 3 * 2048 * 768 * 512
-    assert all_of_them.flops["forward"].model - some.flops["forward"].model == pytest.approx(
-        experts * 15 / 16, rel=0.01
-    )
+    size = block_size(512, 8, 128)
+    places = size * (128 + (512 * 8 - 128) // size)
+    more = 48 * 2 * 3 * 2048 * 768 * (places - 512 * 8)
+    assert dropless.flops["forward"].model - some.flops["forward"].model == pytest.approx(more, rel=0.01)
     with pytest.raises(ValueError, match=r"a capacity is of experts, CausalConfig has none, got 1\.0"):
         from_config("gpt2", gpt2_tiny(), Size(capacity=1.0))

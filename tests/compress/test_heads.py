@@ -188,6 +188,7 @@ def test_what_cannot_be_is_refused():
         weigh_heads(bare, [{"input_ids": np.asarray(TOKENS)}])
 
 
+@pytest.mark.rotates
 def test_a_layer_by_itself_loses_heads():
     layer = AttentionConfig(embed=8, heads=4).build(nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 8)), jnp.float32)

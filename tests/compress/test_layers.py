@@ -43,6 +43,7 @@ def test_what_is_left_is_the_model_whose_other_layers_write_nothing():
     assert jnp.abs(small(TOKENS) - model(TOKENS)).max() > 1e-2
 
 
+@pytest.mark.rotates
 def test_all_layers_are_the_model():
     model = gpt2()
     jax.tree.map(np.testing.assert_array_equal, keep_layers(model, range(4)), model)

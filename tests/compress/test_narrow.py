@@ -70,6 +70,7 @@ def test_the_export_says_how_wide_it_is(family, tmp_path):
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(again(**given)))
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused(model):
     for share in (0.0, 1.0, -0.1):
         with pytest.raises(ValueError, match=r"neurons that are removed must be in \(0, 1\)"):

@@ -25,6 +25,7 @@ def pretrained():
     return hub.load(FAMILIES["vit"])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("make", [pretrained, lambda: pretrained().model, lambda: {"of": pretrained()}])
 def test_labels_in_the_shape_of_a_model_freeze_it(make):
     model = make()

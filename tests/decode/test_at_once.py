@@ -134,6 +134,7 @@ def test_what_may_not_be_written_is_not():
     assert (jnp.where(real, 8, found.tokens) == 8).all()
 
 
+@pytest.mark.rotates
 def test_what_is_no_number_is_refused():
     broken = lambda tokens, lengths: predict(tokens, lengths).at[2:3, 0].set(jnp.nan)  # noqa: E731
     with pytest.raises(ValueError, match="logits must be numbers, those of row 1 are NaN"):

@@ -76,6 +76,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(penalty, seed, prompt, 
         np.testing.assert_allclose([values[t] for t in found], got.scores[row], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**31))
 def test_one_beam_is_greedy(seed):
@@ -117,6 +118,7 @@ def test_hypotheses_are_sorted_distinct_padded_and_score_what_they_claim(stop, s
     assert all(len({tuple(t) for t in row}) == 4 for row in got.tokens.tolist())
 
 
+@pytest.mark.rotates
 def test_rows_do_not_depend_on_their_batch():
     table = random_table(8, 9)
     whole = N_BEST[False](start(table, 5, 4), jnp.arange(5, dtype=jnp.int32))

@@ -162,6 +162,7 @@ def test_forbidding_everything_is_no_broken_model():
     ).all()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("length", "alpha"), [(300, 2.0), (2000, 1.0)])
 def test_what_continues_no_hypothesis_is_none_however_long(length, alpha):
     """Where only one continuation is possible, the other beams are placeholders, whose scores lengths divide too."""

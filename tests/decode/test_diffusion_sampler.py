@@ -65,6 +65,7 @@ def test_ddpm_that_knows_the_data_keeps_to_the_process():
     np.testing.assert_allclose(found.var(), 1 - at["next"], rtol=0.07)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_the_loop_is_its_steps_one_by_one(sampler):
     x = NOISE

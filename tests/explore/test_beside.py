@@ -133,6 +133,7 @@ def test_tasks_that_do_not_go_together_are_refused():
         check_tasks(vit, replace(vit, config=Fields.of({**vit.config, "id2label": {"0": "cat"}})))
 
 
+@pytest.mark.rotates
 def test_tokenizers_that_differ_are_refused():
     one, two = (
         HubTokenizer.of(train_byte_bpe([text] * 3, vocab_size=270)) for text in ("a small dog", "two cats sleep")

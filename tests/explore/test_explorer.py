@@ -115,6 +115,7 @@ def test_the_likeliest_are_those_of_a_stable_sort(row, count):
     assert likeliest(row, count).tolist() == np.argsort(-row, kind="stable")[:count].tolist()
 
 
+@pytest.mark.rotates
 def test_effects_are_those_of_switching_each_head_off(gpt2):
     explorer, request = gpt2
     row = 5
@@ -143,6 +144,7 @@ def test_heads_are_named_by_repeated_tokens(gpt2):
         repeated_tokens(load(next(folder for folder in GOLDEN if folder.name == "vit"))[0])
 
 
+@pytest.mark.rotates
 def test_patching_the_first_states_of_another_text_gives_its_answer(gpt2):
     explorer, request = gpt2
     case = explorer.case(request)

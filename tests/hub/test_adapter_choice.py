@@ -46,6 +46,7 @@ def close(one, other):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * float(np.abs(other).max()))
 
 
+@pytest.mark.rotates
 def test_one_program_serves_all_choices(gpt2):
     _, held = gpt2
     held.choose("one")(input_ids=IDS), held.choose(["one", None, "two"])(input_ids=IDS)

@@ -45,6 +45,7 @@ def test_a_classifier_read_as_a_model_has_no_pooler_and_is_saved_so(tmp_path):
     np.testing.assert_array_equal(again(pixel_values=IMAGES).last_hidden_state, got.last_hidden_state)
 
 
+@pytest.mark.rotates
 def test_a_pooler_is_what_the_tensors_tell_whatever_config_json_says(pooled):
     fields = json.loads((pooled / "config.json").read_text())
     assert fields["pooler_act"] == "gelu"

@@ -111,6 +111,7 @@ def test_logits_have_gradients_by_embeddings():
     assert float(jnp.abs(gradient[:, 0]).max()) > 0
 
 
+@pytest.mark.rotates
 def test_other_lengths_share_a_program():
     ours = wrapped("gpt2")
     x = embedded(ours)

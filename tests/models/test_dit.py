@@ -75,6 +75,7 @@ def test_time_and_class_change_what_is_predicted_of_their_row_alone(model, batch
         np.testing.assert_allclose(far[[0, 2]], 0, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_no_class_is_the_null_class(model, batch):
     images, times = batch["images"], batch["times"]
     np.testing.assert_array_equal(model(images, times), model(images, times, jnp.full(3, CONFIG.null)))

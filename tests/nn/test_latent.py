@@ -266,6 +266,7 @@ def test_the_correction_chooses_and_does_not_weigh():
     assert float(jnp.abs(other(x) - layer(x)).max()) > 0.01
 
 
+@pytest.mark.rotates
 def test_balance_is_even_where_scores_are():
     layer, x = make_experts(routed_scale=1.0), jax.random.normal(jax.random.key(3), (2, 9, 8))
     layer.router.kernel = nnx.Param(jnp.zeros((8, 6)))

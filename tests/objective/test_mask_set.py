@@ -55,6 +55,7 @@ def test_images_of_weight_zero_count_nothing():
     assert np.isfinite(cost(logits, masks, {**BATCH, "weights": jnp.zeros(2)})[0])
 
 
+@pytest.mark.rotates
 def test_a_segment_of_no_class_makes_the_loss_nan():
     for classes in ([[2, 3], [1, 0]], [[-1, 0], [1, 0]]):
         assert np.isnan(cost(*right(), {**BATCH, "labels": {**LABELS, "classes": jnp.array(classes)}})[0])

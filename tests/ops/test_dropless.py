@@ -45,6 +45,7 @@ def sparse(kernels, x, chosen, weights, **options):
     return apply_chosen(expert, kernels, x, chosen, weights, **options)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("total", [None, 2 * E])
 @pytest.mark.parametrize("spread", [0.0, 100.0])
 def test_values_and_derivatives_are_those_of_the_dense_form(total, spread):
@@ -129,6 +130,7 @@ def test_no_array_has_every_token_at_every_expert():
     assert size * len(cut(chosen.reshape(-1), E, size).expert) <= 1.25 * N * A
 
 
+@pytest.mark.rotates
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 9))
 def test_every_visit_is_in_one_block_of_its_expert(chosen, size):

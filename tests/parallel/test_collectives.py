@@ -53,6 +53,7 @@ def test_several_arrays_in_one_collective_add_up():
     assert found == {**dict.fromkeys(KINDS, 0), "all-reduce": PART + 16 * 4}
 
 
+@pytest.mark.rotates
 def test_bytes_are_multiplied_by_turns():
     found = collectives_of(programs()["nested scan"])
     assert collective_bytes(found)["all-gather"] == 12 * WHOLE

@@ -265,6 +265,7 @@ def test_the_package_has_no_way_to_run_data():
 # Writing
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("end", ["", ".part"])
 def test_saving_replaces_links_and_does_not_follow_them(folder, outside, name, end, tmp_path):

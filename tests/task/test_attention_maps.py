@@ -140,6 +140,7 @@ def test_what_cannot_be_drawn_is_refused(made, source, target):
         attention_maps(made, source, target)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("sentence", ["", "  "])
 def test_an_empty_sentence_is_refused(made, sentence):
     with pytest.raises(ValueError, match=r"the sentence must not be empty, got '"):

@@ -90,6 +90,7 @@ class Balancer:
         return TrajectoryPrediction(jnp.stack([-right, right], -1) * 1e3, None, None)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_model_plays_by_the_return_it_is_asked_for(sample):
     pytest.importorskip("gymnasium")

@@ -68,6 +68,7 @@ def test_a_text_has_the_same_vector_whatever_it_is_beside(pretrained):
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_prompts_go_before_texts(pretrained):
     np.testing.assert_array_equal(embed(pretrained, ["a b"], prompt="query"), embed(pretrained, ["ask a b"], prompt=""))
     np.testing.assert_array_equal(embed(pretrained, ["a b"]), embed(pretrained, ["a b"], prompt="read "))

@@ -112,6 +112,7 @@ def test_a_language_that_is_missing_or_unknown_is_answered_with_those_there_are(
     assert re.search(rule, err)
 
 
+@pytest.mark.rotates
 def test_what_the_checkpoint_says_of_languages_is_followed(tmp_path):
     """A source language in tokenizer_config.json, and a target by the token that is forced."""
     words = write_tokenizer(tmp_path / "words", src_lang="fra_Latn")

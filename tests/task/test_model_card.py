@@ -83,6 +83,7 @@ def test_a_folder_without_a_card_gets_one(tmp_path, classifier):
     assert ModelCard.load(tmp_path / "model" / CARD).data.license == "mit"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "tag", "library"),
     [

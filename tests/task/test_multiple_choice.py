@@ -122,6 +122,7 @@ def test_long_questions_lose_their_beginning_and_are_counted():
     assert [fit_choices(reader, asked, length)[1] for length in (11, 28, 48, None)] == [True, False, False, False]
 
 
+@pytest.mark.rotates
 def test_answers_are_ranked_by_the_scores_of_their_rows():
     model = checkpoint("BertForMultipleChoice", outputs=1, pool="first", dense="tanh")
     answers = ["nu", "xi mu", "eta"]

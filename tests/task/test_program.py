@@ -113,6 +113,7 @@ def test_parameters_keep_their_types(tmp_path):
         export_program(fewer, tmp_path / "int4")
 
 
+@pytest.mark.rotates
 def test_inputs_that_do_not_fit(tmp_path):
     export_program(hub.load(FOLDER / "gpt2"), tmp_path / "program", platforms=["cpu"])
     program = open_program(tmp_path / "program")

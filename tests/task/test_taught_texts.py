@@ -240,6 +240,7 @@ def test_a_new_narrower_student_has_the_teachers_tokens_and_no_matrix_in_its_exp
     assert last != first
 
 
+@pytest.mark.rotates
 def test_without_a_teacher_a_student_learns_from_labels(root, tmp_path, teacher, capsys):
     examples = TaughtTexts(rows=4, length=12)
     task = recipe(root, teacher, examples=examples).task(RunFolder(tmp_path))

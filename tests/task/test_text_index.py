@@ -81,6 +81,7 @@ def test_scores_count_by_their_weights():
     assert fuse([[(1, 0.0)]], (0.0,), (1.0,)) == [(1, 0.0)]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_an_index_is_kept(kind, embedder, documents, tmp_path):
     made = index_documents(embedder, documents, TextIndexConfig(passages=CUT, kind=kind), name="mine")

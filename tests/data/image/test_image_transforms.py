@@ -156,6 +156,7 @@ def test_a_random_rectangle_lies_within_and_has_the_area_and_shape_asked_for(hei
         assert 0.5 - slack <= w / h <= 2 + 2 * slack
 
 
+@pytest.mark.rotates
 @given(height=sides, width=sides)
 def test_the_shorter_side_is_as_long_as_asked_for_and_the_longer_in_proportion(height, width):
     new = Resize(size=24).shape(width, height)

@@ -62,6 +62,7 @@ def test_the_span_that_was_cut_to_fit_may_lie_anywhere():
     assert abs(first - last) < 5 * np.sqrt(2 * first / 3000)
 
 
+@pytest.mark.rotates
 @settings(max_examples=100)
 @given(TOKENS, SEED, SHARE)
 def test_masking_and_deleting_take_their_share(tokens, seed, share):
