@@ -18,7 +18,6 @@ def test_a_mark_that_is_gone_is_gone_from_the_page():
     assert matrix.render(found) not in pages
 
 
-@pytest.mark.rotates
 def test_cells_have_notes_and_links_and_parts_their_own_table():
     found = [
         Proof("gpt2", "parity", "every layer", "tests/hub/test_a.py"),
@@ -36,7 +35,6 @@ def test_cells_have_notes_and_links_and_parts_their_own_table():
     assert page.count("–") > 9
 
 
-@pytest.mark.rotates
 def test_words_that_no_column_has_are_refused():
     with pytest.raises(
         ValueError, match=r"of a model, tests prove weights, parity, .*; tests/test_x.py says 'wieghts'"

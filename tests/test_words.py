@@ -48,7 +48,6 @@ def names_of(path):
     }
 
 
-@pytest.mark.rotates
 def test_retired_names_stay_away():
     assert all(word in WORDS[1] for word in NAMES)
     found = {

@@ -106,7 +106,7 @@ def test_a_model_that_does_not_say_how_it_is_fed_is_refused():
 
 
 def test_experts_take_as_many_tokens_as_is_said():
-    """With a capacity of their even share they compute that, without one the blocks that the tokens fill at the most."""
+    """With a capacity of their even share they compute that, without one all blocks that the tokens may fill."""
     dropless, some = (
         from_config("qwen", qwen3_30b_a3b(), Size(batch=1, length=512, capacity=capacity)).facts(("forward",))
         for capacity in (None, 1.0)
