@@ -9,7 +9,6 @@ What is in the file already stays there, so that rows can be made one at a time.
 
 import argparse
 import json
-from operator import itemgetter
 from pathlib import Path
 
 from results import write
@@ -64,9 +63,8 @@ def main() -> None:
         if case.target in options.targets:
             made = results[case.target, case.size.get("capacity")] = planned(case)
             print(made, flush=True)
-    about = (
-        "training steps of " + " and ".join(sorted({*map(itemgetter(0), results)})) + " on v5p: memory, bytes, bounds"
-    )
+    targets = " and ".join(sorted({target for target, _ in results}))
+    about = f"training steps of {targets} on v5p: memory, bytes, bounds"
     write(options.json, [*results.values()], compared=("libtpu",), proves=("plan", about))
 
 

@@ -11,7 +11,6 @@ plan, beside arguments and results.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
@@ -19,6 +18,7 @@ from results import arguments, ratios, turns, write
 from transformers.models.mixtral.modeling_mixtral import MixtralConfig, MixtralSparseMoeBlock
 
 from flax_transformer.nn import Experts, ExpertsConfig, with_fields
+from flax_transformer.ops.dropless import all_at_once
 
 FORMS = {"few large": (512, 1024, 8, 2), "many small": (512, 192, 64, 8)}
 """Width, inner width, experts, experts of a token."""
@@ -26,10 +26,8 @@ LENGTHS = (1024, 1)
 
 
 def every(layer: Experts, x: jax.Array) -> jax.Array:
-    chosen, weights, _ = layer._route(layer.router(x))
-    gates = (jax.nn.one_hot(chosen, layer.cfg.experts) * weights[..., None]).sum(-2)
-    made = jax.vmap(lambda expert: expert(x))(layer.experts)
-    return jnp.einsum("bte,ebtd->btd", gates, made)
+    with all_at_once():
+        return layer(x)
 
 
 def theirs(layer: Experts) -> MixtralSparseMoeBlock:

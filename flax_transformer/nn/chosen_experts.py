@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.ops.device_map import device_map, places, sharing, summable
+from flax_transformer.ops.device_map import device_map, places, summable
 from flax_transformer.ops.dropless import apply_chosen
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.row_random import drawn
@@ -43,19 +43,34 @@ def by_choice(
       run, experts: as `ops.dropless.apply_chosen` has them.
       key: for what is random in an expert; each token and expert draws as it would on any mesh.
     """
-    numbers = None if key is None else drawn(_numbered, x.shape[:-1])
+    tokens = _Tokens(x, chosen, weights, None if key is None else drawn(_numbered, x.shape[:-1]))
     layout = _Layout.of(x.shape[:-1], len(jax.tree.leaves(experts)[0]))
     if not layout.axes:
-        return _on_device(experts, x, chosen, weights, numbers, key, run=run)
+        return _on_device(experts, tokens, key, run=run)
     rows, known = PartitionSpec(*layout.tokens), tree_axes({"experts": experts})
-    axes = [known[path_name(path)] for path, _ in jax.tree_util.tree_leaves_with_path({"experts": experts})]
-    specs = [layout.spec(leaf.shape, each) for leaf, each in zip(jax.tree.leaves(experts), axes, strict=True)]
-    specs = jax.tree.unflatten(jax.tree.structure(experts), specs)
+    named = jax.tree_util.tree_leaves_with_path({"experts": experts})
+    leaves = [_Leaf(leaf.shape, known[path_name(path)]) for path, leaf in named]
+    specs = jax.tree.unflatten(jax.tree.structure(experts), map(layout.spec, leaves))
     mapped = device_map(
-        partial(_whole, run=run, layout=layout, axes=axes, shapes=[leaf.shape for leaf in jax.tree.leaves(experts)]),
-        given=(specs, rows, rows, rows, rows, PartitionSpec()), made=rows, axes=layout.axes,
+        partial(_whole, run=run, layout=layout, leaves=leaves),
+        given=(specs, rows, PartitionSpec()), made=rows, axes=layout.axes,
     )  # fmt: skip
-    return mapped(experts, x, chosen, weights, numbers, key).astype(x.dtype)
+    return mapped(experts, tokens, key).astype(x.dtype)
+
+
+class _Tokens(NamedTuple):
+    x: Array
+    chosen: Array
+    weights: Array
+    numbers: Array | None
+    """Which of all tokens each is, where something is random."""
+
+
+class _Leaf(NamedTuple):
+    """An array of the experts: its shape, and the logical axes that it has."""
+
+    shape: tuple[int, ...]
+    axes: Axes
 
 
 class _Layout(NamedTuple):
@@ -68,7 +83,7 @@ class _Layout(NamedTuple):
     @classmethod
     def of(cls, shape: tuple[int, ...], experts: int) -> "_Layout":
         """Lay out tokens [*B, T] and so many experts."""
-        tokens = places(shape[:2], mesh_axes("batch"))[: len(shape)] if sharing() else ()
+        tokens = places(shape[:2], mesh_axes("batch"))[: len(shape)]
         owners = mesh_axes("experts")
         # Where kernels are split by their other axis, too, the compiler would gather that for a gather of ours.
         columns = () if mesh_axes("inner") else mesh_axes("embed")
@@ -84,18 +99,18 @@ class _Layout(NamedTuple):
         """Those that split experts and tokens."""
         return tuple(axis for axis in self.owners if axis in {*chain(*self.tokens)})
 
-    def spec(self, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
-        """Return where a leaf of the experts is, which has these logical axes."""
+    def spec(self, leaf: _Leaf) -> PartitionSpec:
+        """Return where a leaf of the experts is."""
         at = {"experts": self.owners, "embed": self.columns}
-        found = ((at.get(axis, ()), size) for axis, size in zip(axes, shape, strict=True))
+        found = ((at.get(axis, ()), size) for axis, size in zip(leaf.axes, leaf.shape, strict=True))
         return PartitionSpec(*(place if place and _even(size, place) else None for place, size in found))
 
-    def gather(self, leaf: Array, axes: Axes, whole: tuple[int, ...]) -> Array:
-        """Make a device's part of a leaf as wide as it is; what splits it otherwise still does."""
-        for axis, (name, size) in enumerate(zip(axes, whole, strict=True)):
-            if name == "embed" and leaf.shape[axis] < size:
-                leaf = _gathered(self.columns, leaf, axis=axis, tiled=True)
-        return constrain(leaf, *(None if name in ("experts", "embed") else name for name in axes))
+    def gather(self, part: Array, leaf: _Leaf) -> Array:
+        """Make a device's part of a leaf as wide as that is; what splits it otherwise still does."""
+        for axis, (name, size) in enumerate(zip(leaf.axes, leaf.shape, strict=True)):
+            if name == "embed" and part.shape[axis] < size:
+                part = _gathered(self.columns, part, axis=axis, tiled=True)
+        return constrain(part, *(None if name in ("experts", "embed") else name for name in leaf.axes))
 
 
 def _numbered(shape: tuple[int, ...]) -> Array:
@@ -108,18 +123,17 @@ def _even(size: int, axes: tuple[str, ...]) -> bool:
 
 
 def _whole(
-    experts: Any, x: Array, chosen: Array, weights: Array, numbers: Array | None, key: Any, *, run: Callable,
-    layout: _Layout, axes: Sequence[Axes], shapes: Sequence[tuple[int, ...]],
-) -> Array:  # fmt: skip
+    experts: Any, tokens: _Tokens, key: Any, *, run: Callable, layout: _Layout, leaves: Sequence[_Leaf]
+) -> Array:
     """Compute a device's experts for the tokens of all that split them; give the sums of its own tokens."""
     over = layout.shared
-    leaves, tree = jax.tree.flatten(experts)
-    experts = jax.tree.unflatten(tree, map(layout.gather, leaves, axes, shapes))
-    own, total = len(leaves[0]), shapes[0][0]
+    parts, tree = jax.tree.flatten(experts)
+    experts = jax.tree.unflatten(tree, map(layout.gather, parts, leaves))
+    own, total = len(parts[0]), leaves[0].shape[0]
     first = jax.lax.axis_index(layout.owners) * own if layout.owners else 0
     if over:
-        x, chosen, weights, numbers = jax.tree.map(partial(_gathered, over), (x, chosen, weights, numbers))
-    y = _on_device(experts, x, chosen, weights, numbers, key, run=run, first=first, total=total)
+        tokens = jax.tree.map(partial(_gathered, over), tokens)
+    y = _on_device(experts, tokens, key, run=run, first=first, total=total)
     if over:
         y = jax.lax.psum_scatter(summable(y), over)
     alike = tuple(axis for axis in layout.owners if axis not in over)
@@ -131,10 +145,10 @@ def _gathered(axes: tuple[str, ...], leaf: Array, **how: Any) -> Array:
 
 
 def _on_device(
-    experts: Any, x: Array, chosen: Array, weights: Array, numbers: Array | None, key: Any, *, run: Callable,
-    first: Any = 0, total: int | None = None,
-) -> Array:  # fmt: skip
+    experts: Any, tokens: _Tokens, key: Any, *, run: Callable, first: Any = 0, total: int | None = None
+) -> Array:
     """Flatten rows and positions."""
+    x, chosen, weights, numbers = tokens
     keys = None if key is None else jax.vmap(partial(jax.random.fold_in, key))(numbers.reshape(-1))
     flat = (each.reshape(-1, each.shape[-1]) for each in (x, chosen, weights))
     y = apply_chosen(run, experts, *flat, first=first, keys=keys, total=total)

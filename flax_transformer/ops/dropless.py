@@ -64,8 +64,7 @@ def cut(chosen: Int[Array, "V"], E: int, size: int) -> Blocks:
     ([0, 1, 1, 2], [[1, 6], [0, 2], [4, 6], [3, 6]], 4)
     """
     V = chosen.shape[0]
-    some = min(E, V) if isinstance(V, int) else E  # experts, at the most, whose last block is not full
-    K = some + (V - some) // size
+    K = block_count(V, E, size)
     counts = jnp.bincount(chosen, length=E)
     ends, last = jnp.cumsum(-(-counts // size)), jnp.cumsum(counts)
     number = jnp.arange(K)
@@ -76,6 +75,16 @@ def cut(chosen: Int[Array, "V"], E: int, size: int) -> Blocks:
     there = place < counts[expert][:, None]
     visits = order.at[(last - counts)[expert][:, None] + place].get(mode="fill", fill_value=0)
     return Blocks(expert, jnp.where(there, visits, V + jnp.arange(size)), ends[-1])
+
+
+def block_count(V: int, E: int, size: int) -> int:
+    """Return how many blocks V visits of E experts may fill: each expert's last one need not be full.
+
+    >>> block_count(5, 3, 2), block_count(1, 8, 16)
+    (4, 1)
+    """
+    some = min(E, V) if isinstance(V, int) else E  # nothing is known of a symbol
+    return some + (V - some) // size
 
 
 def block_size(N: int, A: int, E: int) -> int:
@@ -126,14 +135,17 @@ def apply_chosen(
     leaves, tree = jax.tree.flatten(experts)
     E, A = len(leaves[0]), chosen.shape[-1]
     if _all_at_once.value:
-        made = jax.vmap(lambda expert: widen(run(expert, x, keys)))(experts)
+        numbers = jnp.arange(E) + first
+        made = jax.vmap(lambda expert, number: widen(run(expert, x, _drawing(keys, number))))(experts, numbers)
         gates = (jax.nn.one_hot(chosen - first, E, dtype=made.dtype) * weights[..., None]).sum(-2)
         return jnp.einsum("ne,end->nd", gates, made)
     moving = tuple(leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None for leaf in leaves)
     still = tuple(None if leaf is not None else other for leaf, other in zip(moving, leaves, strict=True))
     mine = chosen.reshape(-1) - first
     blocks = cut(jnp.where((mine >= 0) & (mine < E), mine, E), E, block_size(x.shape[0], A, E))
-    how = _How(run, tree, A, E if total is None else total)
+    K = blocks.expert.shape[0]
+    every = total in (None, E) and isinstance(K, int)
+    how = _How(run, tree, A, None if every else -(-K * E // (total or E)))
     return _apply(how, _Given(still, blocks, keys, jnp.asarray(first)), (moving, x, weights.reshape(-1)))
 
 
@@ -148,7 +160,8 @@ class _How(NamedTuple):
     run: Callable
     tree: PyTreeDef
     active: int
-    total: int
+    expected: int | None
+    """Blocks that have visits if tokens choose evenly, where the loop ends after the last that has; None: all turn."""
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -171,7 +184,7 @@ def _forward(pair: tuple, *, how: _How) -> Array:
         value, tokens = _value(how, pair[0], number)
         return _add(y, tokens, value(*_parts(how, pair[0], pair[1], number)))
 
-    return _loop(how, *pair, turn, _like(pair[1][1]))
+    return _loop(how, pair[0].blocks, turn, _like(pair[1][1]))
 
 
 def _tangent(pair: tuple, moved: tuple, *, how: _How) -> Array:
@@ -180,7 +193,7 @@ def _tangent(pair: tuple, moved: tuple, *, how: _How) -> Array:
         parts, tangents = (_parts(how, pair[0], each, number) for each in (pair[1], moved))
         return _add(y, tokens, jax.jvp(value, parts, tangents)[1])
 
-    return _loop(how, *pair, turn, _like(pair[1][1]))
+    return _loop(how, pair[0].blocks, turn, _like(pair[1][1]))
 
 
 def _pulled(pair: tuple, y: Array, *, how: _How) -> tuple:
@@ -193,25 +206,29 @@ def _pulled(pair: tuple, y: Array, *, how: _How) -> tuple:
         leaves = jax.tree.map(lambda total, part: total.at[expert].add(part.astype(total.dtype)), sums[0], leaves)
         return leaves, _add(sums[1], tokens, x), sums[2].at[visits].set(weights, mode="drop", unique_indices=True)
 
-    sums = _loop(how, *pair, turn, jax.tree.map(_like, pair[1]))
+    sums = _loop(how, pair[0].blocks, turn, jax.tree.map(_like, pair[1]))
     return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), sums, pair[1])
 
 
-def _loop(how: _How, given: _Given, moving: tuple, turn: Callable, start: Any) -> Any:
-    K, E = given.blocks.expert.shape[0], len(jax.tree.leaves((given.still, moving[0]))[0])
-    if how.total == E and isinstance(K, int):
-        return jax.lax.fori_loop(0, K, turn, start)
-    with jax.named_scope(f"{EXPECTED}{-(-K * E // how.total)}"):
-        return jax.lax.fori_loop(0, given.blocks.used, turn, start)
+def _loop(how: _How, blocks: Blocks, turn: Callable, start: Any) -> Any:
+    if how.expected is None:
+        return jax.lax.fori_loop(0, blocks.expert.shape[0], turn, start)
+    with jax.named_scope(f"{EXPECTED}{how.expected}"):
+        return jax.lax.fori_loop(0, blocks.used, turn, start)
+
+
+def _drawing(keys: Array | None, expert: Array) -> Array | None:
+    """Return the keys that an expert has for tokens, which have these."""
+    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, expert)
 
 
 def _value(how: _How, given: _Given, number: Array) -> tuple[Callable, Array]:
     """Return what is computed of a block, as a function of its parts of what may move, and its tokens."""
     expert = given.blocks.expert[number]
     tokens = given.blocks.visits[number] // how.active
-    still, keys = jax.tree.map(lambda leaf: leaf[expert], given.still), given.keys
-    if keys is not None:
-        keys = jax.vmap(jax.random.fold_in, (0, None))(keys.at[tokens].get(mode="clip"), expert + given.first)
+    still = jax.tree.map(lambda leaf: leaf[expert], given.still)
+    keys = None if given.keys is None else given.keys.at[tokens].get(mode="clip")
+    keys = _drawing(keys, expert + given.first)
 
     def value(leaves: tuple, x: Array, weights: Array) -> Array:
         every = (other if leaf is None else leaf for leaf, other in zip(leaves, still, strict=True))

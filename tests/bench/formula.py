@@ -12,7 +12,7 @@ from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.text.dense_first import DenseFirstTrunk
 from flax_transformer.models.text.pointer import PointerConfig
 from flax_transformer.nn import stack_depth
-from flax_transformer.ops.dropless import block_size
+from flax_transformer.ops.dropless import block_count, block_size
 from flax_transformer.parallel import path_name
 
 
@@ -46,8 +46,7 @@ def chosen_linear(blocks, cfg, rows, queries, *, one_by_one):
     parameters, calls = linear_parameters(blocks, r"\.experts\."), queries if one_by_one else 1
     visits = rows * queries * cfg.active // calls
     size = block_size(visits // cfg.active, cfg.active, cfg.experts)
-    some = min(visits, cfg.experts)  # each of which may have a block that is not full
-    places = size * (some + (visits - some) // size)
+    places = size * block_count(visits, cfg.experts, size)
     return parameters // cfg.experts * places * calls // rows - parameters * queries
 
 

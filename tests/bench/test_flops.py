@@ -33,7 +33,7 @@ from flax_transformer.nn import (
 from flax_transformer.nn.config import configs_in, with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.convolution import convolution
-from flax_transformer.ops.dropless import block_size
+from flax_transformer.ops.dropless import block_count, block_size
 from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.parallel import MeshConfig, abstract_mesh
 from tests.models.families import TEXTS
@@ -265,7 +265,7 @@ def test_experts_that_drop_nothing_count_their_blocks_and_on_a_mesh_their_even_s
     run = jax.value_and_grad(lambda layer, x: layer(x).sum(), (0, 1))
     found, visits = count_flops(run, layer, x), 8 * 256 * 2
     size = block_size(8 * 256, 2, 16)
-    once = 3 * 2 * 32 * 64 * size * (16 + (visits - 16) // size)
+    once = 3 * 2 * 32 * 64 * size * block_count(visits, 16, size)
     assert found.modules["Experts/FeedForward"] == 3 * once
     assert (found.again, found.notes) == (once, ())
     with jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(data=2, expert=4))):

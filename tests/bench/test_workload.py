@@ -16,7 +16,7 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.qwen3_moe import qwen3_30b_a3b
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import LabelLoss, TokenLoss
-from flax_transformer.ops.dropless import block_size
+from flax_transformer.ops.dropless import block_count, block_size
 
 D, PATCH, SIDE = 16, 4, 12
 PLACES = (SIDE // PATCH) ** 2
@@ -112,7 +112,7 @@ def test_experts_take_as_many_tokens_as_is_said():
         for capacity in (None, 1.0)
     )
     size = block_size(512, 8, 128)
-    places = size * (128 + (512 * 8 - 128) // size)
+    places = size * block_count(512 * 8, 128, size)
     more = 48 * 2 * 3 * 2048 * 768 * (places - 512 * 8)
     assert dropless.flops["forward"].model - some.flops["forward"].model == pytest.approx(more, rel=0.01)
     with pytest.raises(ValueError, match=r"a capacity is of experts, CausalConfig has none, got 1\.0"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.ops.dropless import LEAST, apply_chosen, block_size, cut
+from flax_transformer.ops.dropless import LEAST, all_at_once, apply_chosen, block_count, block_size, cut
 
 pytestmark = pytest.mark.proves(
     "experts", "dropless: values and all derivatives of the dense form, in any split of experts"
@@ -91,6 +91,17 @@ def test_what_is_drawn_is_of_token_and_expert_alone():
     np.testing.assert_allclose(first + last, whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_all_at_once_is_the_same(random):
+    """Also what is drawn, and for some of the experts alone."""
+    kernels, x, chosen, weights = drawn(6)
+    some, keys = jax.tree.map(lambda leaf: leaf[2:], kernels), jax.random.split(jax.random.key(0), N)
+    options = {"first": 2, "total": E, "keys": keys if random else None}
+    by_blocks = sparse(some, x, chosen, weights, **options)
+    with all_at_once():
+        np.testing.assert_allclose(sparse(some, x, chosen, weights, **options), by_blocks, rtol=1e-5, atol=1e-5)
+
+
 def test_rows_under_vmap_are_rows():
     kernels, x, chosen, weights = drawn(4)
     split = [each.reshape(4, -1, each.shape[-1]) for each in (x, chosen, weights)]
@@ -127,7 +138,7 @@ def test_no_array_has_every_token_at_every_expert():
     program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(kernels, x, weights).compile()
     assert program.memory_analysis().temp_size_in_bytes < 4 * E * N * F / 4
     size = block_size(N, A, E)
-    assert size * len(cut(chosen.reshape(-1), E, size).expert) <= 1.25 * N * A
+    assert size * block_count(N * A, E, size) <= 1.25 * N * A
 
 
 @pytest.mark.rotates
