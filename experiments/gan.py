@@ -17,14 +17,27 @@ the CCT took 87.8 % of the samples for the class that was asked for: 44 minutes 
 (one seed, the first 3,255 steps on a schedule of 14,000, 2026-11-27). `--objective.loss relativistic
 --objective.penalty both`, which compares pairs, has FID 1.00 and KID 0.0053 after 5,000 steps, where those 9,000 of the
 other have 0.81 and 0.0076 (2026-11-28); the two were not compared after as many.
+
+    python experiments/self_supervised.py mae --workdir runs/mae --data.root FASHION_MNIST --data.holdout 0.02 \
+        --model.encoder.depth 4 --train.steps 2000
+    python experiments/gan.py features --workdir runs/features --warm-start runs/mae --data.root FASHION_MNIST \
+        --data.holdout 0.02 --model.generator.cell 7 --train.steps 1500
+
+judges images by what an encoder says of them that has learned without labels and stays as it is: FID 3.50 and 91.1 % of
+the class asked for after 1,500 steps, where the discriminator of pixels has 6.96 and 71.8 % after as many, by the same
+classifier's features (2,000 images, one seed each, 17 and 16 CPU minutes on a core of an AMD EPYC, and 11 minutes for
+the encoder, 2026-11-29). Recall is 0.14 and 0.12: both leave most of the variety out. With the hinge loss and no
+penalty it has 5.12. It was not trained for longer.
 """
 
 from typing import Any
 
 from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
+from flax_transformer.models.vision.feature_discriminator import FeatureDiscriminatorConfig
 from flax_transformer.models.vision.image_to_image import AdversarialConfig
 from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig, TransGANGeneratorConfig
-from flax_transformer.nn import with_fields
+from flax_transformer.models.vision.vit import vit_encoder
+from flax_transformer.nn import TrunkConfig, transformer_block, with_fields
 from flax_transformer.objective import SampleLoss
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.gan import AtOnce, SampledImages
@@ -35,6 +48,16 @@ from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 TRANSGAN = AdversarialConfig(
     generator=TransGANGeneratorConfig(embed=128, depths=(2, 1), patch=2),
     discriminator=TransGANDiscriminatorConfig(embed=96, depths=(2,), patch=4),
+)
+ENCODER = with_fields(
+    vit_encoder("tiny", 4, image=32), embed=128, heads=4, inner=256, depth=4, out_bias=True, unroll=True
+)
+"""As that of `self_supervised.py` with four layers."""
+HEAD = TrunkConfig(
+    block=transformer_block(embed=64, heads=4, inner=128, norm_position="pre", activation="gelu"), depth=1, unroll=True
+)
+FEATURES = AdversarialConfig(
+    generator=TRANSGAN.generator, discriminator=FeatureDiscriminatorConfig(trunk=HEAD), encoder=ENCODER
 )
 
 
@@ -56,7 +79,11 @@ def experiment(**parts: Any) -> Recipe:
     return Recipe(**{**common, **parts})
 
 
-EXPERIMENTS = {"classes": experiment(), "plain": experiment(model=with_fields(TRANSGAN, conditional=False))}
+EXPERIMENTS = {
+    "classes": experiment(),
+    "plain": experiment(model=with_fields(TRANSGAN, conditional=False)),
+    "features": experiment(model=FEATURES),
+}
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)

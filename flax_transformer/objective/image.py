@@ -231,7 +231,8 @@ class SampleLoss(AdversarialObjective):
     """Generate images of noise that a discriminator takes for real (Goodfellow et al. 2014).
 
     The generator makes images by `generator(noise, labels)`, noise as `generator.noise(key, rows)` draws it; the
-    discriminator says how real they are by `discriminator(images, labels)`. Both are given the classes.
+    discriminator says how real they are by `discriminator(images, labels)`. Both are given the classes. Of a model with
+    an `encoder`, which is not trained, the discriminator is given `encoder.stage_states(images)` in place of images.
     """
 
     separable: ClassVar[bool] = False  # noise is drawn for the rows of a whole batch
@@ -259,7 +260,7 @@ class SampleLoss(AdversarialObjective):
         changing, weights = None if key is None else keys[1], batch["weights"]
 
         def judge(images: Array) -> Array:
-            return model.discriminator(self.changed(images, changing), labels)
+            return _judge(model)(self.changed(images, changing), labels)
 
         fooled = self.players_loss.fool(judge(made), lambda: judge(batch["inputs"]["images"]))
         return jnp.sum(per_row(fooled) * weights), {"count": jnp.sum(weights)}
@@ -273,7 +274,7 @@ class SampleLoss(AdversarialObjective):
             real_key = fake_key = None
         images, made = self.changed(images, real_key), self.changed(made, fake_key)
 
-        loss, judge = self.players_loss, model.discriminator
+        loss, judge = self.players_loss, _judge(model)
         halves = loss.critic(judge(images, labels), judge(made, labels))
         total, metrics = _halves(*halves, weights, scale=1.0)
         if key is not None and self.penalty != "none":
@@ -294,6 +295,14 @@ class SampleLoss(AdversarialObjective):
             return gradient_penalty(critic, real, fake, key)
         at_real = r1_penalty(critic, real)
         return at_real + r1_penalty(critic, fake) if self.penalty == "both" else at_real
+
+
+def _judge(model: Any) -> Callable[[Array, Array], Array]:
+    """Return what judges images of some classes."""
+    encoder = getattr(model, "encoder", None)
+    if encoder is None:
+        return model.discriminator
+    return lambda images, labels: model.discriminator(encoder.stage_states(images), labels)
 
 
 def _drawn(key: jax.Array | None) -> jax.Array:

@@ -103,7 +103,7 @@ class Recipe(Experiment):
         changes = {
             "lora": self.lora is not None, "quantization.weights": self.quantization.weights is not None,
             "optimizer.trainable": self.optimizer.trainable, "optimizer.sparsity": self.optimizer.sparsity.changes,
-            "init": self.init, "warm_start": self.warm_start, "train.accumulate": self.train.accumulate > 1,
+            "init": self.init, "train.accumulate": self.train.accumulate > 1,
         }  # fmt: skip
         if given := [name for name, changed in changes.items() if changed]:
             raise ValueError(f"{type(self.objective).__name__} trains by a step of its own, got {', '.join(given)}")

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
+from flax_transformer.models.vision.feature_discriminator import FeatureDiscriminatorConfig
 from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import PatchConfig, transformer_block
 from flax_transformer.nn.check import check_images
@@ -229,6 +230,26 @@ class AdversarialConfig:
     """Config of the generator."""
     discriminator: Any
     """Config of the discriminator."""
+    encoder: ViTConfig | None = None
+    """An encoder whose hidden states the discriminator is given in place of images (`FeatureDiscriminator`). It is not
+    trained here: it begins, and stays, with the parameters of a run (`--warm-start`)."""
+
+    def __post_init__(self):
+        judge = self.discriminator
+        if isinstance(judge, FeatureDiscriminatorConfig) != (self.encoder is not None):
+            raise ValueError(
+                "the discriminator must be a FeatureDiscriminatorConfig if there is an encoder, and no other, got "
+                f"{type(judge).__name__} and {'no' if self.encoder is None else 'an'} encoder"
+            )
+        if self.encoder is None:
+            return
+        if judge.embed != self.encoder.block.embed:
+            raise ValueError(
+                f"the discriminator's embed must be of the encoder's width, got {judge.embed} and "
+                f"{self.encoder.block.embed}"
+            )
+        if judge.layers[-1] > self.encoder.depth:
+            raise ValueError(f"the encoder must have the layers {judge.layers}, got one of {self.encoder.depth}")
 
     def build(self, rngs: nnx.Rngs) -> "Adversarial":
         """Make both."""
@@ -238,11 +259,13 @@ class AdversarialConfig:
 class Adversarial(Module):
     """A generator, which is what is used when training is done, and its discriminator."""
 
-    layer_order = (Part("generator", "discriminator"),)
+    layer_order = (Part("generator", "discriminator", "encoder"),)
 
     def __init__(self, cfg: AdversarialConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.generator, self.discriminator = cfg.generator.build(rngs), cfg.discriminator.build(rngs)
+        if cfg.encoder is not None:
+            self.encoder = cfg.encoder.build(rngs)
 
 
 @frozen

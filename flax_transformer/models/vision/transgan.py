@@ -131,7 +131,8 @@ class TransGANGeneratorConfig(GridStages):
         return TransGANGenerator(self, rngs=rngs)
 
 
-def _table(rngs: nnx.Rngs, rows: int, width: int, precision: Precision, std: float = 0.02) -> nnx.Param:
+def make_table(rngs: nnx.Rngs, rows: int, width: int, precision: Precision, std: float = 0.02) -> nnx.Param:
+    """Make as many learned vectors."""
     values = nnx.initializers.normal(std)(rngs.params(), (rows, width), precision.dtypes["param_dtype"])
     return nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
 
@@ -145,11 +146,11 @@ class TransGANGenerator(Module):
         self.cfg, kinds = cfg, cfg.precision.dtypes
         rows, columns = cfg.grid
         if cfg.conditional:
-            self.classes = _table(rngs, cfg.classes, cfg.noise, cfg.precision, std=1.0)
+            self.classes = make_table(rngs, cfg.classes, cfg.noise, cfg.precision, std=1.0)
         self.project = Linear(cfg.noise, rows * columns * cfg.embed, rngs=rngs, **kinds)
         for number, stage in enumerate(cfg.stages):
             places = rows * columns * 4**number
-            setattr(self, f"positions{number}", _table(rngs, places, stage.block.embed, cfg.precision))
+            setattr(self, f"positions{number}", make_table(rngs, places, stage.block.embed, cfg.precision))
             setattr(self, f"stage{number}", Trunk(stage, rngs=rngs))
         self.head = Linear(cfg.stages[-1].block.embed, cfg.channels * cfg.patch**2, rngs=rngs, **kinds)
 
@@ -230,11 +231,11 @@ class TransGANDiscriminator(Module):
         for number, (patches, stage) in enumerate(zip(cfg.patches, cfg.stages, strict=True)):
             places = math.prod(patches.grid)
             setattr(self, f"patches{number}", patches.build(rngs))
-            setattr(self, f"positions{number}", _table(rngs, places, stage.block.embed, cfg.precision))
+            setattr(self, f"positions{number}", make_table(rngs, places, stage.block.embed, cfg.precision))
             setattr(self, f"stage{number}", Trunk(stage, rngs=rngs))
         width = cfg.stages[-1].block.embed
         if cfg.conditional:
-            self.classes = _table(rngs, cfg.classes, width, cfg.precision)
+            self.classes = make_table(rngs, cfg.classes, width, cfg.precision)
         self.head = Linear(width, 1, rngs=rngs, **cfg.precision.dtypes)
 
     def __call__(self, images: Float[Array, "B H W C"], labels: Int[Array, "B"] | None = None) -> Float[Array, "B"]:
