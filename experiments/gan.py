@@ -23,11 +23,11 @@ other have 0.81 and 0.0076 (2026-11-28); the two were not compared after as many
     python experiments/gan.py features --workdir runs/features --warm-start runs/mae --data.root FASHION_MNIST \
         --data.holdout 0.02 --model.generator.cell 7 --train.steps 1500
 
-judges images by what an encoder says of them that has learned without labels and stays as it is: FID 3.50 and 91.1 % of
-the class asked for after 1,500 steps, where the discriminator of pixels has 6.96 and 71.8 % after as many, by the same
-classifier's features (2,000 images, one seed each, 17 and 16 CPU minutes on a core of an AMD EPYC, and 11 minutes for
-the encoder, 2026-11-29). Recall is 0.14 and 0.12: both leave most of the variety out. With the hinge loss and no
-penalty it has 5.12. It was not trained for longer.
+judges images by what an encoder says of them that has learned without labels and stays as it is: FID 3.50 after 1,500
+steps, where the discriminator of pixels has 6.96 after as many, and 5.12 with the hinge loss and no penalty. They were
+measured by another classifier than those above, one stopped early, and compare with each other alone (2,000 images, one
+seed each, 17 and 16 CPU minutes on a core of an AMD EPYC, and 11 for the encoder, 2026-11-29). Recall is 0.14 and 0.12:
+both leave most of the variety out.
 """
 
 from typing import Any
