@@ -22,6 +22,7 @@ from flax_transformer.models.protocol import Described
 from flax_transformer.nn import EmbeddingConfig, Grid, PatchConfig, Precision, StemConfig, transformer_block
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.grid_position import shrink_mask, stretch_places
 from flax_transformer.ops.split_keys import split_keys
@@ -78,10 +79,9 @@ class Vilt(Encoder):
         super().__init__(cfg, rngs=rngs)
         self.patches = cfg.patches.build(rngs)
         rows, columns = cfg.patches.grid
-        init, kind = nnx.initializers.normal(cfg.table_std), cfg.patches.precision.dtypes["param_dtype"]
         for name, count in (("class_token", 1), ("positions", 1 + rows * columns), ("kind", cfg.kinds)):
-            values = init(rngs.params(), (count, cfg.patches.embed), kind)
-            setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+            table = make_table(rngs, count, cfg.patches.embed, cfg.patches.precision, std=cfg.table_std)
+            setattr(self, name, table)
 
     def __call__(
         self,

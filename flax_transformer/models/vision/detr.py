@@ -25,6 +25,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.grid_position import shrink_mask, sinusoidal_visible_grid
@@ -110,8 +111,7 @@ class Detr(ReadsImages, Module):
         self.project = ConvConfig(
             channels=cfg.backbone.embed, features=cfg.embed, window=(1, 1), precision=cfg.precision
         ).build(rngs)  # fmt: skip
-        table = nnx.initializers.normal(1.0)(rngs.params(), (cfg.queries, cfg.embed), jnp.dtype(cfg.precision.params))
-        self.queries = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
+        self.queries = make_table(rngs, cfg.queries, cfg.embed, cfg.precision, std=1.0)
         self.encoder, self.decoder = Trunk(cfg.encoder, rngs=rngs), Trunk(cfg.decoder, rngs=rngs)
         self.norm = cfg.decoder.block.residual.make_norm(rngs)
         if cfg.classes is None:

@@ -13,12 +13,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.vision.transgan import make_table
 from flax_transformer.nn import Precision, Trunk, TrunkConfig
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
+from flax_transformer.nn.table import make_table
 from flax_transformer.order import Part
 
 HEADS = tuple(f"head{number}" for number in range(64))

@@ -31,6 +31,7 @@ from flax_transformer.nn.block import Sublayer
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.remat import REMAT
+from flax_transformer.nn.table import make_table
 from flax_transformer.nn.transformer_block import TransformerBlockConfig
 from flax_transformer.ops import Mask, bilinear, resample, widen
 from flax_transformer.ops.split_keys import split_keys
@@ -138,8 +139,7 @@ class Mask2Former(Module):
         self.cfg = cfg
         self.backbone, self.pixels = cfg.backbone.build(rngs), cfg.pixels.build(rngs)
         for name, count in (("queries", cfg.queries), ("query_positions", cfg.queries), ("levels", LEVELS)):
-            table = nnx.initializers.normal(1.0)(rngs.params(), (count, cfg.embed), jnp.dtype(cfg.precision.params))
-            setattr(self, name, nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False))
+            setattr(self, name, make_table(rngs, count, cfg.embed, cfg.precision, std=1.0))
         for i in range(LEVELS if cfg.projects else 0):
             made = ConvConfig(
                 channels=cfg.pixels.embed, features=cfg.embed, window=(1, 1), precision=cfg.precision

@@ -20,6 +20,7 @@ from flax_transformer.nn import PatchConfig, Trunk, TrunkConfig
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.grid_position import resize_places
 from flax_transformer.order import Part
@@ -70,9 +71,8 @@ class NaFlex(Module):
     def __init__(self, cfg: NaFlexConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.patches = cfg.patches.build(rngs)
-        shape, kind = (math.prod(cfg.patches.grid), cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"]
-        values = nnx.initializers.normal(cfg.table_std)(rngs.params(), shape, kind)
-        self.positions = nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
+        places, width = math.prod(cfg.patches.grid), cfg.patches.embed
+        self.positions = make_table(rngs, places, width, cfg.patches.precision, std=cfg.table_std)
         self.trunk = Trunk(cfg, rngs=rngs)
 
     def embed(self, patches: Float[Array, "*B P F"], shapes: Int[Array, "*B 2"]) -> Float[Array, "*B P D"]:

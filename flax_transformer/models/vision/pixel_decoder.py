@@ -20,6 +20,7 @@ from flax_transformer.nn import ConvConfig, Grid, Precision, Trunk, TrunkConfig
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import GroupNorm
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import bilinear, resample, widen
 from flax_transformer.ops.grid_position import sinusoidal_visible_grid
 from flax_transformer.order import Part
@@ -84,8 +85,7 @@ class PixelDecoder(Module):
         self.cfg = cfg
         for i in range(LEVELS):
             self._convolution(f"project{i}", cfg.channels[-1 - i], 1, True, rngs)
-        table = nnx.initializers.normal(1.0)(rngs.params(), (LEVELS, cfg.embed), jnp.dtype(cfg.precision.params))
-        self.levels = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
+        self.levels = make_table(rngs, LEVELS, cfg.embed, cfg.precision, std=1.0)
         self.encoder = Trunk(cfg.encoder, rngs=rngs)
         for i in range(cfg.finer):
             self._convolution(f"lateral{i}", cfg.channels[i], 1, False, rngs)

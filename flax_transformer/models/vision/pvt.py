@@ -32,6 +32,7 @@ from flax_transformer.nn import (
 )
 from flax_transformer.nn.config import check_fields, check_rates, check_stages
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.nn.trunk import stage_drop_rates
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import bilinear, resample_positions
@@ -131,10 +132,7 @@ class StageEmbedding(Module):
         rows, columns = cfg.grid
         tables = {"class_token": 1} if class_token else {}
         for name, count in (tables | {"positions": rows * columns + class_token}).items():
-            values = nnx.initializers.normal(0.02)(
-                rngs.params(), (count, cfg.embed), cfg.precision.dtypes["param_dtype"]
-            )
-            setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+            setattr(self, name, make_table(rngs, count, cfg.embed, cfg.precision))
 
     def __call__(
         self, images: Float[Array, "*B H W C"], rate: float, *, key: PRNGKeyArray | None = None

@@ -38,6 +38,7 @@ from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.capture import capture_all
 from flax_transformer.ops.resample import resample_positions
@@ -162,8 +163,7 @@ class Swin(ReadsImages, Module):
         tables = {"mask_token": 1} if cfg.mask_token else {}
         tables |= {"positions": rows * columns} if cfg.position == "learned" else {}
         for name, count in tables.items():
-            values = nnx.initializers.normal(0.02)(rngs.params(), (count, embed), precision.dtypes["param_dtype"])
-            setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+            setattr(self, name, make_table(rngs, count, embed, precision))
         self.stages = nnx.List([Trunk(stage, rngs=rngs) for stage in cfg.stages])
         self.merges = nnx.List([PatchMerging(stage.block.feedforward, rngs=rngs) for stage in cfg.stages[:-1]])
         if cfg.end_norm:

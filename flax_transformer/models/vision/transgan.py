@@ -31,6 +31,7 @@ from flax_transformer.nn.check import check_images
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops.pixel_shuffle import pixel_shuffle
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
@@ -129,12 +130,6 @@ class TransGANGeneratorConfig(GridStages):
     def build(self, rngs: nnx.Rngs) -> "TransGANGenerator":
         """Make the generator."""
         return TransGANGenerator(self, rngs=rngs)
-
-
-def make_table(rngs: nnx.Rngs, rows: int, width: int, precision: Precision, std: float = 0.02) -> nnx.Param:
-    """Make as many learned vectors."""
-    values = nnx.initializers.normal(std)(rngs.params(), (rows, width), precision.dtypes["param_dtype"])
-    return nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
 
 
 class TransGANGenerator(Module):

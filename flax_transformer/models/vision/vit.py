@@ -24,6 +24,7 @@ from flax_transformer.nn import Grid, PatchConfig, Precision, StemConfig, Trunk,
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.table import make_table
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
 from flax_transformer.ops.resample import bicubic, resample_positions, smooth_bicubic
 from flax_transformer.ops.split_keys import split_keys
@@ -110,12 +111,11 @@ class ViT(ReadsImages, Module):
         self.patches = cfg.patches.build(rngs)
         tables = Counter((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1])
         tables |= {"positions": cfg.placed_tokens + math.prod(cfg.patches.grid)} if cfg.tabled else {}
-        init = nnx.initializers.normal(cfg.table_std)
         for name, count in tables.items():
-            values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
+            table = make_table(rngs, count, cfg.patches.embed, cfg.patches.precision, std=cfg.table_std)
             if name == "positions" and cfg.position == "fixed":
-                values = fixed_positions(cfg.patches, len(cfg.tokens))
-            setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+                table[...] = fixed_positions(cfg.patches, len(cfg.tokens))
+            setattr(self, name, table)
         if cfg.start_norm:
             self.norm = cfg.block.residual.make_norm(rngs)
         self.trunk = Trunk(cfg, rngs=rngs)
