@@ -159,6 +159,8 @@ class PairedLoss(AdversarialObjective):
         return {"loss": loss, **metrics}
 
     def _judged(self, model: Any, images: Array, seen: Array, keys: Any) -> Array:
+        if getattr(model, "encoder", None) is not None:
+            raise ValueError("pairs are judged by their pixels, got a model with an encoder for its discriminator")
         if not self.changes or keys[0] is None:
             return model.discriminator(images, seen, key=keys[1])
         return model.discriminator(self.changed(images, keys[0]), self.changed(seen, keys[0]), key=keys[1])

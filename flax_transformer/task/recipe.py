@@ -146,6 +146,10 @@ class Recipe(Experiment):
             raise ValueError(f"family must be one of {', '.join(families())}, or empty, got {self.family!r}")
         if not self.exports and (asking := [each for each in self.evaluators if each.exported]):
             raise ValueError(f"{type(asking[0]).__name__} tests a checkpoint, which takes a family, got an empty one")
+        if (untrained := getattr(self.model, "untrained", ())) and not self.warm_start:
+            raise ValueError(
+                f"{' and '.join(untrained)} must be another run's: give --warm-start RUN, which trained it"
+            )
         if self.warm_start:
             take_tokenizer(self.warm_start, folder)
         context = Context(
@@ -192,7 +196,8 @@ class _Run:
         recipe, objective = self.recipe, self.recipe.objective
         model, before = (None, {}) if self.known is None else (self.known.model, {})
         if recipe.warm_start:
-            model = warm_start(jax.jit(self.init)(jax.random.key(recipe.train.seed)), recipe.warm_start)
+            new = jax.jit(self.init)(jax.random.key(recipe.train.seed))
+            model = warm_start(new, recipe.warm_start, getattr(self.config, "untrained", ()))
         if recipe.lora is not None:
             if recipe.quantization.weights is not None and not quantized_kernels(model):
                 model = quantize_model(model, recipe.quantization)

@@ -2,6 +2,7 @@
 its teacher (Guo et al. 2020, https://arxiv.org/abs/1911.08717, begin with an autoregressive translator).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,16 @@ def take_tokenizer(workdir: str, folder: RunFolder) -> None:
         raise ValueError(f"a warm start has the tokenizer of {workdir}, {folder.root} has another")
 
 
-def warm_start(model: Any, workdir: str) -> Any:
+def warm_start(model: Any, workdir: str, whole: Sequence[str] = ()) -> Any:
     """Return a model with a run's parameters wherever path and shape are equal, and say how many these are.
 
     Args:
       workdir: of the run, whose newest checkpoints are averaged as its recipe says.
+      whole: parts of the model of which every parameter must be the run's.
 
     Raises:
       FolderError, CheckpointError: no run, or no checkpoint that can be read.
-      ValueError: no parameter is the same.
+      ValueError: no parameter is the same, or one of `whole` is not.
     """
     theirs = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(open_run(workdir).model)}
     taken: dict[str, int] = {}
@@ -55,7 +57,15 @@ def warm_start(model: Any, workdir: str) -> Any:
     model = jax.tree_util.tree_map_with_path(take, model)
     if not taken:
         raise ValueError(f"a warm start wants parameters of the same path and shape, {workdir} has none of this model")
-    whole = sum(leaf.size for leaf in jax.tree.leaves(model))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+        name = path_name(path)
+        if name.split(".")[0] in whole and name not in taken:
+            found = f"one of {theirs[name].shape}" if name in theirs else "none of this name"
+            raise ValueError(
+                f"{' and '.join(whole)} of this model must be the run's, all of it, for it is not trained: {name} has "
+                f"the shape {leaf.shape}, {workdir} has {found}"
+            )
+    every = sum(leaf.size for leaf in jax.tree.leaves(model))
     parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in taken))
-    print(f"warm start: {sum(taken.values()):,} of {whole:,} parameters are those of {workdir}: {parts}", flush=True)
+    print(f"warm start: {sum(taken.values()):,} of {every:,} parameters are those of {workdir}: {parts}", flush=True)
     return model

@@ -108,7 +108,7 @@ def test_bad_input_is_refused_in_a_sentence():
         replace(CRITIC, layers=(64,))
     with pytest.raises(ValueError, match="the discriminator must be a FeatureDiscriminatorConfig"):
         replace(PAIR, encoder=None)
-    with pytest.raises(ValueError, match="of the encoder's width, got 16 and 12"):
+    with pytest.raises(ValueError, match="one model width, got encoder=12, discriminator=16"):
         replace(PAIR, discriminator=replace(CRITIC, embed=16))
     with pytest.raises(ValueError, match="the encoder must have the layers"):
         replace(PAIR, encoder=replace(ENCODER, depth=1))

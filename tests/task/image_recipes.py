@@ -14,6 +14,7 @@ from flax_transformer.data.synthetic import (
     ShapeSetsData,
     SketchedShapes,
 )
+from flax_transformer.models.vision.feature_discriminator import FeatureDiscriminatorConfig
 from flax_transformer.models.vision.image_to_image import (
     AdversarialConfig,
     BothWaysConfig,
@@ -22,6 +23,7 @@ from flax_transformer.models.vision.image_to_image import (
     image_encoder,
 )
 from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig, TransGANGeneratorConfig
+from flax_transformer.nn import TrunkConfig, transformer_block
 from flax_transformer.objective import CycleLoss, ImageLoss, PairedLoss, SampleLoss
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import train
@@ -84,6 +86,21 @@ RECIPES = {
         evaluators=(SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce(), columns=2, searched=10)),
     ),
 }  # fmt: skip
+
+FEATURES = replace(
+    RECIPES["noise"],
+    model=AdversarialConfig(
+        generator=TransGANGeneratorConfig(embed=16, noise=4, depths=(1, 1), heads=2, cell=6),
+        discriminator=FeatureDiscriminatorConfig(
+            trunk=TrunkConfig(block=transformer_block(embed=4, heads=2, inner=4, norm_position="pre"), depth=1),
+            embed=8,
+            layers=(0, 1),
+        ),
+        encoder=ENCODER,
+    ),
+    data=LabelledImageData(shapes=DrawnShapes(train=24, held_out=6, size=12)),
+)
+"""Judged by what an encoder says, which must be that of another run, as of "regression"."""
 
 
 def records(folder: Path) -> list[dict]:

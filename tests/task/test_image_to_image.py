@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import PIL.Image
 import pytest
 from fake_devices import on_eight
+from flax import nnx
 
 from flax_transformer import cli
 from flax_transformer.data.image import ImagePairData
 from flax_transformer.data.image.image_folder import ImageFolderData, ImageSetsData
 from flax_transformer.models.vision.image_to_image import generator_of
-from flax_transformer.objective import CycleLoss
+from flax_transformer.objective import CycleLoss, PairedLoss
 from flax_transformer.task.draw_images import Drawing, draw_by_run
 from flax_transformer.task.experiment import train
 from flax_transformer.task.gan import AtOnce, sample_run
@@ -25,7 +27,7 @@ from flax_transformer.task.run import open_run
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.folder import RunFolder
 from tests.task import image_recipes
-from tests.task.image_recipes import RECIPES, records
+from tests.task.image_recipes import GENERATOR, RECIPES, records
 
 
 def write(root, *names, size=(12, 12), seed=0):
@@ -148,14 +150,36 @@ def _data(leaf):
 @pytest.mark.proves("two players", "both optimizers and the average resumed bit for bit; eight devices = one", "")
 @pytest.mark.parametrize("name", ["paired", "noise", pytest.param("unpaired", marks=pytest.mark.slow)])
 def test_a_run_goes_on_as_if_it_had_not_stopped(name, runs, tmp_path):
-    recipe: Recipe = RECIPES[name]
-    whole = runs(name)
-    train(replace(recipe, train=replace(recipe.train, steps=2, eval_every=2)), tmp_path / "parts")
-    train(recipe, tmp_path / "parts")
-    one, two = (state_of(folder, recipe) for folder in (whole, tmp_path / "parts"))
+    goes_on(RECIPES[name], runs(name), tmp_path / "parts")
+
+
+def goes_on(recipe: Recipe, whole, parts):
+    """Train in two parts, compare with a whole run, and return the state."""
+    train(replace(recipe, train=replace(recipe.train, steps=2, eval_every=2)), parts)
+    train(recipe, parts)
+    one, two = (state_of(folder, recipe) for folder in (whole, parts))
     assert {"generator", "discriminator"} == set(one.opt_state)
     assert one.ema is not None
     jax.tree.map(np.testing.assert_array_equal, one, two)
+    return one
+
+
+@pytest.mark.rotates
+def test_an_encoder_is_another_runs_and_stays_so(runs, tmp_path):
+    recipe = replace(image_recipes.FEATURES, warm_start=str(runs("regression")))
+    train(recipe, tmp_path / "whole")
+    state, theirs = goes_on(recipe, tmp_path / "whole", tmp_path / "parts"), open_run(runs("regression")).model.encoder
+    for encoder in (state.model.encoder, state.ema.encoder):
+        jax.tree.map(np.testing.assert_array_equal, encoder, theirs)
+    with pytest.raises(ValueError, match="encoder must be another run's: give --warm-start RUN"):
+        train(image_recipes.FEATURES, tmp_path / "none")
+    other = replace(recipe, model=replace(recipe.model, encoder=replace(image_recipes.ENCODER, depth=2)))
+    with pytest.raises(ValueError, match=r"all of it, for it is not trained: encoder\.\S+ has the shape"):
+        train(other, tmp_path / "other")
+    pairs = {"inputs": {"images": np.zeros((2, 12, 12, 3))}, "labels": np.zeros((2, 12, 12, 3)), "weights": np.ones(2)}
+    generator = GENERATOR.build(nnx.Rngs(0))
+    with pytest.raises(ValueError, match="pairs are judged by their pixels"):
+        PairedLoss()(SimpleNamespace(generator=generator, encoder=theirs), pairs)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.vision.feature_discriminator import FeatureDiscriminatorConfig
 from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import PatchConfig, transformer_block
-from flax_transformer.nn.check import check_images
+from flax_transformer.nn.check import check_images, check_widths
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.conv import ConvConfig
 from flax_transformer.nn.linear import Linear
@@ -234,6 +234,11 @@ class AdversarialConfig:
     """An encoder whose hidden states the discriminator is given in place of images (`FeatureDiscriminator`). It is not
     trained here: it begins, and stays, with the parameters of a run (`--warm-start`)."""
 
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Parts that training leaves as they are, so that they must be another run's."""
+        return () if self.encoder is None else ("encoder",)
+
     def __post_init__(self):
         judge = self.discriminator
         if isinstance(judge, FeatureDiscriminatorConfig) != (self.encoder is not None):
@@ -243,11 +248,7 @@ class AdversarialConfig:
             )
         if self.encoder is None:
             return
-        if judge.embed != self.encoder.block.embed:
-            raise ValueError(
-                f"the discriminator's embed must be of the encoder's width, got {judge.embed} and "
-                f"{self.encoder.block.embed}"
-            )
+        check_widths(encoder=self.encoder.block.embed, discriminator=judge.embed)
         if judge.layers[-1] > self.encoder.depth:
             raise ValueError(f"the encoder must have the layers {judge.layers}, got one of {self.encoder.depth}")
 
