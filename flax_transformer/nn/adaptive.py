@@ -5,7 +5,7 @@ Axes: B batch, T positions, D width.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,13 +13,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.nn.block import SublayersConfig
 from flax_transformer.nn.config import shared_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
-from flax_transformer.nn.transformer_block import TransformerBlockConfig
 from flax_transformer.ops import layer_norm, widen
 from flax_transformer.ops.activation import silu
+
+Block = TypeVar("Block", bound=SublayersConfig)
 
 
 class FixedNorm(Module):
@@ -106,13 +108,11 @@ def zero_linear(inputs: int, outputs: int, precision: Any, rngs: nnx.Rngs) -> Li
     return Linear(inputs, outputs, kernel_init=nnx.initializers.zeros, rngs=rngs, **precision.dtypes)
 
 
-def adaptive_block(plain: TransformerBlockConfig) -> TransformerBlockConfig:
+def adaptive_block(plain: Block) -> Block:
     """Give a pre-norm block residuals that a condition modulates, and no other norms."""
 
     def adaptive(residual: ResidualConfig) -> AdaptiveResidualConfig:
         return AdaptiveResidualConfig(**{**shared_fields(ResidualConfig, residual), "norm": fixed_norm})
 
-    other = plain.feedforward_residual
-    return replace(
-        plain, residual=adaptive(plain.residual), feedforward_residual=None if other is None else adaptive(other)
-    )
+    residuals = {name: getattr(plain, name, None) for name in ("residual", "feedforward_residual")}
+    return replace(plain, **{name: adaptive(each) for name, each in residuals.items() if each is not None})

@@ -1,6 +1,7 @@
 """Models of images: grid self-attention, stages of TransGAN, pixels of patches, discriminators of patches."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from flax_transformer.models.vision.image_to_image import (
 )
 from flax_transformer.models.vision.transgan import TransGANDiscriminatorConfig, TransGANGeneratorConfig
 from flax_transformer.nn import Grid
+from flax_transformer.nn.stack import layer
 from flax_transformer.objective import CycleLoss, ImageLoss, PairedLoss, SampleLoss
 from flax_transformer.ops import attention
 from tests.task.image_recipes import ENCODER, GENERATOR, JUDGE
@@ -27,10 +29,10 @@ CRITIC = TransGANDiscriminatorConfig(image=(8, 8), embed=4, depths=(1, 1), heads
 
 def test_grid_attention_is_full_attention_within_every_cell():
     """By brute force: attention of every place over all places of its own cell of 4 × 4, written out one by one."""
-    layer = NOISE.stages[1].block.attention.build(nnx.Rngs(0))  # 8 × 8 places, width 4
+    windowed = NOISE.stages[1].block.attention.build(nnx.Rngs(0))  # 8 × 8 places, width 4
     x = jax.random.normal(jax.random.key(0), (2, 64, 4))
-    y, inner = np.asarray(layer(x, grid=Grid(8, 8))), layer.attention
-    bias = layer.relative(Grid(4, 4))
+    y, inner = np.asarray(windowed(x, grid=Grid(8, 8))), windowed.attention
+    bias = windowed.relative(Grid(4, 4))
     places = np.arange(64).reshape(8, 8)
     for top in (0, 4):
         for left in (0, 4):
@@ -39,7 +41,7 @@ def test_grid_attention_is_full_attention_within_every_cell():
             expected = inner.out(attention(q, k, v, bias=bias))
             np.testing.assert_allclose(y[:, cell], expected, rtol=1e-5, atol=1e-6)
     other = x.at[:, 0].add(1.0)
-    changed = np.flatnonzero(np.abs(layer(other, grid=Grid(8, 8)) - y).max(axis=(0, 2)) > 1e-7)
+    changed = np.flatnonzero(np.abs(windowed(other, grid=Grid(8, 8)) - y).max(axis=(0, 2)) > 1e-7)
     assert set(changed) == set(places[:4, :4].ravel())
 
 
@@ -59,6 +61,34 @@ def test_a_generator_gives_images_of_its_size_by_noise_and_class():
         generator(noise)
     plain = replace(NOISE, conditional=False).build(nnx.Rngs(0))
     np.testing.assert_array_equal(plain(noise, jnp.array([0, 1, 2])), plain(noise))
+
+
+def _standard(x):
+    """Layer normalisation without parameters."""
+    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.rotates
+def test_noise_and_class_modulate_every_residual_of_a_generator():
+    """By hand: a block's f is added as gate · f((1 + scale) · norm(x) + shift), all three of a mapping of the noise."""
+    generator = replace(NOISE, modulated=True, depths=(1,)).build(nnx.Rngs(0))
+    noise, labels = generator.noise(jax.random.key(0), 2), jnp.array([0, 1])
+    told = (noise + generator.classes[...][labels]) / np.sqrt(2)
+    blocks = generator.stage0.blocks
+    for number, each in enumerate((blocks.attention_residual, blocks.feedforward_residual)):
+        kernel = each.modulation.kernel
+        kernel.set_value(0.3 * jax.random.normal(jax.random.key(number), kernel.shape))
+    block = layer(blocks, 0)
+    x = generator.project(told).reshape(2, 64, 16) + generator.positions0[...]
+    condition = generator.style0(jax.nn.silu(generator.mapping(told)))
+    for each, sublayer in (
+        (block.attention_residual, partial(block.attention, grid=Grid(8, 8))),
+        (block.feedforward_residual, block.feedforward),
+    ):
+        shift, scale, gate = jnp.split(each.modulation(jax.nn.silu(condition))[:, None], 3, axis=-1)
+        x = x + gate * sublayer(_standard(x) * (1 + scale) + shift)
+    expected = jnp.tanh(generator.head(_standard(x))).reshape(2, 8, 8, 3)
+    np.testing.assert_allclose(generator(noise, labels), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.rotates

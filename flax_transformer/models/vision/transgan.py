@@ -6,6 +6,7 @@ Axes: B batch, H W height and width in pixels, C channels, P places of a grid, D
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.vision.mix_feedforward import MixFeedForwardConfig
 from flax_transformer.models.vision.window_attention import WindowConfig
 from flax_transformer.nn import (
     FeedForwardConfig,
@@ -26,12 +28,14 @@ from flax_transformer.nn import (
     Trunk,
     TrunkConfig,
 )
+from flax_transformer.nn.adaptive import adaptive_block
 from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.check import check_images
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.table import make_table
+from flax_transformer.ops.activation import silu
 from flax_transformer.ops.pixel_shuffle import pixel_shuffle
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
@@ -39,6 +43,7 @@ from flax_transformer.parallel import constrain
 STAGES = tuple(f"stage{number}" for number in range(6))
 POSITIONS = tuple(f"positions{number}" for number in range(6))
 PATCHES = tuple(f"patches{number}" for number in range(6))
+STYLES = tuple(f"style{number}" for number in range(6))
 
 
 @frozen
@@ -60,12 +65,16 @@ class GridStages:
     """Classes of the images."""
     conditional: bool = True
     """Whether images are made, or judged, as of a class."""
+    window: int = 0
+    """Rows and columns that a depthwise convolution in every feed-forward layer sees, an odd number; 0: there is
+    none."""
     precision: Precision = Precision()
     """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "channels", "heads", "cell", "classes")
+        check_at_least(self, 0, "window")
         if not 1 <= len(self.depths) <= len(STAGES) or min(self.depths) < 1:
             raise ValueError(f"there must be 1 to {len(STAGES)} stages of at least a block, got depths={self.depths}")
 
@@ -78,13 +87,14 @@ class GridStages:
         if width % self.heads:
             raise ValueError(f"heads must divide the width of every stage, got D={width}, N={self.heads}")
         attention = AttentionConfig(embed=width, heads=self.heads, precision=self.precision)
+        feedforward = FeedForwardConfig(embed=width, inner=4 * width, activation="gelu", precision=self.precision)
+        if self.window:
+            feedforward = MixFeedForwardConfig.like(feedforward, window=self.window)
         block = GridBlockConfig(
             attention=WindowConfig(attention=attention, size=self.cell),
-            feedforward=FeedForwardConfig(
-                embed=width, inner=4 * width, activation="gelu", precision=self.precision
-            ),
+            feedforward=feedforward,
             residual=ResidualConfig(embed=width, norm_position="pre", precision=self.precision),
-        )  # fmt: skip
+        )
         return TrunkConfig(block=block, depth=depth, unroll=True)
 
     def _divided(self, smallest: int) -> None:
@@ -107,6 +117,8 @@ class TransGANGeneratorConfig(GridStages):
     """Z."""
     patch: int = 1
     """Height and width in pixels of what a place of the last stage becomes."""
+    modulated: bool = False
+    """Whether noise and class modulate every residual too (adaLN-Zero), by a mapping of their own."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -125,7 +137,10 @@ class TransGANGeneratorConfig(GridStages):
     @property
     def stages(self) -> tuple[TrunkConfig, ...]:
         """The blocks of every stage."""
-        return tuple(self.trunk(self.embed // 4**i, depth) for i, depth in enumerate(self.depths))
+        plain = tuple(self.trunk(self.embed // 4**i, depth) for i, depth in enumerate(self.depths))
+        if not self.modulated:
+            return plain
+        return tuple(replace(each, block=adaptive_block(each.block)) for each in plain)
 
     def build(self, rngs: nnx.Rngs) -> "TransGANGenerator":
         """Make the generator."""
@@ -135,16 +150,20 @@ class TransGANGeneratorConfig(GridStages):
 class TransGANGenerator(Module):
     """Noise and classes in, images with values between -1 and 1 out."""
 
-    layer_order = ("classes", "project", *POSITIONS, *(Part(name) for name in STAGES), "head")
+    layer_order = ("classes", "mapping", "project", *POSITIONS, *STYLES, *(Part(name) for name in STAGES), "head")
 
     def __init__(self, cfg: TransGANGeneratorConfig, *, rngs: nnx.Rngs):
         self.cfg, kinds = cfg, cfg.precision.dtypes
         rows, columns = cfg.grid
         if cfg.conditional:
             self.classes = make_table(rngs, cfg.classes, cfg.noise, cfg.precision, std=1.0)
+        if cfg.modulated:
+            self.mapping = Linear(cfg.noise, cfg.noise, rngs=rngs, **kinds)
         self.project = Linear(cfg.noise, rows * columns * cfg.embed, rngs=rngs, **kinds)
         for number, stage in enumerate(cfg.stages):
             places = rows * columns * 4**number
+            if cfg.modulated:
+                setattr(self, f"style{number}", Linear(cfg.noise, stage.block.embed, rngs=rngs, **kinds))
             setattr(self, f"positions{number}", make_table(rngs, places, stage.block.embed, cfg.precision))
             setattr(self, f"stage{number}", Trunk(stage, rngs=rngs))
         self.head = Linear(cfg.stages[-1].block.embed, cfg.channels * cfg.patch**2, rngs=rngs, **kinds)
@@ -168,6 +187,7 @@ class TransGANGenerator(Module):
             if labels is None:
                 raise ValueError("a conditional generator must be told the classes, got none")
             noise = (noise + self.classes[...][labels]) / math.sqrt(2)
+        mapped = silu(self.mapping(noise)) if cfg.modulated else None
         x = self.project(noise).reshape(len(noise), -1, cfg.embed)
         for number in range(len(cfg.depths)):
             if number:
@@ -175,7 +195,8 @@ class TransGANGenerator(Module):
                 grid = Grid(*x.shape[1:3])
                 x = x.reshape(len(x), -1, x.shape[-1])
             x = constrain(x + getattr(self, f"positions{number}")[...].astype(x.dtype), "batch", "length", None)
-            x = getattr(self, f"stage{number}")(x, grid=grid)
+            told = {"condition": getattr(self, f"style{number}")(mapped)} if cfg.modulated else {}
+            x = getattr(self, f"stage{number}")(x, grid=grid, **told)
         pixels = jnp.tanh(self.head(x).astype(jnp.float32)).reshape(len(x), *grid, -1)
         return pixel_shuffle(pixels, cfg.patch)
 
