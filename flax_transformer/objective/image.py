@@ -246,9 +246,15 @@ class SampleLoss(AdversarialObjective):
     """Of the penalty in the discriminator's loss."""
     penalty_every: int = 1
     """The penalty is that of every n-th row, for all of them: a cheaper estimate, whose weight stays."""
+    auxiliary: float = 0.0
+    """Weight, in both losses, of an auxiliary classifier that the discriminator has: it learns to tell real and
+    generated images of every class apart, all in one softmax, and the generator to have its own taken for real ones of
+    their class (ADC-GAN, Hou et al. 2022, https://arxiv.org/abs/2107.10060)."""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.auxiliary < 0:
+            raise ValueError(f"auxiliary must not be negative, got {self.auxiliary}")
         if self.penalty_weight < 0 or self.penalty_every < 1:
             raise ValueError(
                 "penalty_weight must not be negative, penalty_every at least 1, got "
@@ -261,11 +267,16 @@ class SampleLoss(AdversarialObjective):
         made = model.generator(model.generator.noise(keys[0], len(labels)), labels)
         changing, weights = None if key is None else keys[1], batch["weights"]
 
-        def judge(images: Array) -> Array:
-            return _judge(model)(self.changed(images, changing), labels)
+        def judge(images: Array) -> tuple[Array, Array | None]:
+            return self._logits(model, self.changed(images, changing), labels)
 
-        fooled = self.players_loss.fool(judge(made), lambda: judge(batch["inputs"]["images"]))
-        return jnp.sum(per_row(fooled) * weights), {"count": jnp.sum(weights)}
+        said, classified = judge(made)
+        fooled = per_row(self.players_loss.fool(said, lambda: judge(batch["inputs"]["images"])[0]))
+        total, metrics = jnp.sum(fooled * weights), {"count": jnp.sum(weights)}
+        if self.auxiliary:
+            as_real, as_made = _of_class(classified, labels)
+            total, metrics = _with_auxiliary(total, metrics, self.auxiliary, as_made - as_real, weights)
+        return total, metrics
 
     def discriminator_loss(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the discriminator's loss over a batch; without a key there is no penalty."""
@@ -276,13 +287,15 @@ class SampleLoss(AdversarialObjective):
             real_key = fake_key = None
         images, made = self.changed(images, real_key), self.changed(made, fake_key)
 
-        loss, judge = self.players_loss, _judge(model)
-        halves = loss.critic(judge(images, labels), judge(made, labels))
-        total, metrics = _halves(*halves, weights, scale=1.0)
+        (real, real_as), (fake, fake_as) = (self._logits(model, each, labels) for each in (images, made))
+        total, metrics = _halves(*self.players_loss.critic(real, fake), weights, scale=1.0)
+        if self.auxiliary:
+            classifying = -_of_class(real_as, labels)[0] - _of_class(fake_as, labels)[1]
+            total, metrics = _with_auxiliary(total, metrics, self.auxiliary, classifying, weights)
         if key is not None and self.penalty != "none":
             n = self.penalty_every
             some = weights[::n]
-            penalty = self._penalty(lambda x: judge(x, labels[::n]), images[::n], made[::n], keys[3])
+            penalty = self._penalty(lambda x: self._logits(model, x, labels[::n])[0], images[::n], made[::n], keys[3])
             summed = jnp.sum(penalty * some) * jnp.sum(weights) / jnp.maximum(jnp.sum(some), 1)
             total, metrics = total + self.penalty_weight * summed, {**metrics, "penalty": summed}
         return total, metrics
@@ -292,6 +305,19 @@ class SampleLoss(AdversarialObjective):
         loss, metrics = self.discriminator_loss(model, batch)
         return {"loss": loss, **metrics}
 
+    def _logits(self, model: Any, images: Array, labels: Array) -> tuple[Array, Array | None]:
+        """Return what the discriminator says of images, and what its auxiliary classifier does."""
+        encoder, discriminator = getattr(model, "encoder", None), model.discriminator
+        seen = images if encoder is None else encoder.stage_states(images)
+        if not self.auxiliary:
+            return discriminator(seen, labels), None
+        if not getattr(discriminator.cfg, "auxiliary", False):
+            raise ValueError(
+                f"a loss with an auxiliary classifier wants a discriminator that has one, got auxiliary="
+                f"{self.auxiliary} and a {type(discriminator).__name__} without"
+            )
+        return discriminator.logits(seen, labels)
+
     def _penalty(self, critic: Callable[[Array], Array], real: Array, fake: Array, key: jax.Array) -> Array:
         if self.penalty == "gradient":
             return gradient_penalty(critic, real, fake, key)
@@ -299,12 +325,17 @@ class SampleLoss(AdversarialObjective):
         return at_real + r1_penalty(critic, fake) if self.penalty == "both" else at_real
 
 
-def _judge(model: Any) -> Callable[[Array, Array], Array]:
-    """Return what judges images of some classes."""
-    encoder = getattr(model, "encoder", None)
-    if encoder is None:
-        return model.discriminator
-    return lambda images, labels: model.discriminator(encoder.stage_states(images), labels)
+def _of_class(logits: Float[Array, "B 2E"], labels: Array) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Return log-probabilities of rows' being real ones of their class, and generated ones of it."""
+    said = jax.nn.log_softmax(logits)
+    own = jnp.stack([labels, labels + logits.shape[-1] // 2], axis=-1)
+    found = jnp.take_along_axis(said, own, axis=-1)
+    return found[:, 0], found[:, 1]
+
+
+def _with_auxiliary(total: Array, metrics: dict[str, Array], weight: float, loss: Array, weights: Array) -> Loss:
+    summed = jnp.sum(loss * weights)
+    return total + weight * summed, {**metrics, "auxiliary": summed}
 
 
 def _drawn(key: jax.Array | None) -> jax.Array:

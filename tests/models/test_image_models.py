@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -89,6 +90,18 @@ def test_noise_and_class_modulate_every_residual_of_a_generator():
         x = x + gate * sublayer(_standard(x) * (1 + scale) + shift)
     expected = jnp.tanh(generator.head(_standard(x))).reshape(2, 8, 8, 3)
     np.testing.assert_allclose(generator(noise, labels), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_patches_of_a_discriminator_may_be_made_by_convolutions():
+    config = replace(CRITIC, patch=4, stem=(3,))
+    critic, images = config.build(nnx.Rngs(0)), jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    assert critic(images, jnp.zeros(2, jnp.int32)).shape == (2,)
+    assert [critic.cfg.patches[i].grid for i in (0, 1)] == [(2, 2), (1, 1)]
+    # A pixel beside a patch is seen by it too, which a linear layer of the patch itself does not see.
+    seen = critic.patches0(images.at[:, 3, 3].add(1.0)) - critic.patches0(images)
+    assert float(jnp.abs(seen[:, 3]).max()) > 1e-3
+    with pytest.raises(ValueError, match="a stem of 2 convolutions makes patches of 4 pixels, got patch=2"):
+        replace(CRITIC, stem=(3,))
 
 
 @pytest.mark.rotates
@@ -220,6 +233,36 @@ def test_the_loss_of_cycles_is_its_formula():
     total, _ = CycleLoss().discriminator_loss(model, given)
     parts = [(2 * mean(y) - 1) ** 2, (2 * mean(there * x)) ** 2, (2 * mean(x) - 1) ** 2, (2 * mean(back * y)) ** 2]
     assert float(total) == pytest.approx(sum(parts).sum() / 2, rel=1e-5)
+
+
+@pytest.mark.rotates
+@pytest.mark.proves("transgan", "train", "an auxiliary classifier of real and generated images of every class")
+def test_an_auxiliary_classifier_tells_real_and_generated_images_of_every_class_apart():
+    """By Optax's cross-entropy of 2E classes, of which the generator's half is minimised and maximised (ADC-GAN)."""
+    model = AdversarialConfig(generator=NOISE, discriminator=replace(CRITIC, auxiliary=True)).build(nnx.Rngs(0))
+    labels, weights = jnp.array([0, 2, 1]), jnp.array([1.0, 1.0, 0.0])
+    images = jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
+    given = {"inputs": {"images": images}, "labels": labels, "weights": weights}
+    made = model.generator(model.generator.noise(jax.random.split(jax.random.key(0), 4)[0], 3), labels)
+    entropy = optax.softmax_cross_entropy_with_integer_labels
+    (_, real), (_, fake) = (model.discriminator.logits(each, labels) for each in (images, made))
+    assert real.shape == (3, 6)
+    plain, auxiliary = SampleLoss(loss="hinge"), SampleLoss(loss="hinge", auxiliary=0.5)
+    total, metrics = auxiliary.discriminator_loss(model, given)
+    expected = float((weights * (entropy(real, labels) + entropy(fake, labels + 3))).sum())
+    assert float(metrics["auxiliary"]) == pytest.approx(expected, rel=1e-5)
+    assert float(total) == pytest.approx(float(plain.discriminator_loss(model, given)[0]) + 0.5 * expected, rel=1e-5)
+
+    made = model.generator(model.generator.noise(jax.random.split(jax.random.key(0), 2)[0], 3), labels)
+    fake = model.discriminator.logits(made, labels)[1]
+    expected = float((weights * (entropy(fake, labels) - entropy(fake, labels + 3))).sum())
+    assert float(auxiliary(model, given)[0]) == pytest.approx(float(plain(model, given)[0]) + 0.5 * expected, rel=1e-5)
+
+    model = AdversarialConfig(generator=NOISE, discriminator=CRITIC).build(nnx.Rngs(0))
+    with pytest.raises(ValueError, match="a TransGANDiscriminator without"):
+        auxiliary(model, given)
+    with pytest.raises(ValueError, match="auxiliary must not be negative"):
+        SampleLoss(auxiliary=-1.0)
 
 
 def test_a_discriminator_is_not_trained_by_what_the_generator_minimises():

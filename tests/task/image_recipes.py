@@ -77,12 +77,12 @@ RECIPES = {
     ),
     "noise": recipe(
         model=AdversarialConfig(
-            generator=TransGANGeneratorConfig(embed=16, noise=4, depths=(1, 1), heads=2, cell=4),
-            discriminator=TransGANDiscriminatorConfig(embed=4, depths=(1, 1), heads=2, cell=2),
+            generator=TransGANGeneratorConfig(embed=16, noise=4, depths=(1, 1), heads=2, cell=4, modulated=True),
+            discriminator=TransGANDiscriminatorConfig(embed=4, depths=(1, 1), heads=2, cell=2, auxiliary=True),
         ),
         data=LabelledImageData(shapes=DrawnShapes(train=24, held_out=6, size=8)),
         examples=SampledImages(rows=8),
-        objective=SampleLoss(changes=("translation", "cutout"), penalty="r1"),
+        objective=SampleLoss(changes=("translation", "cutout"), penalty="r1", auxiliary=0.5),
         evaluators=(SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce(), columns=2, searched=10)),
     ),
 }  # fmt: skip

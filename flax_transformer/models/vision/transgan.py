@@ -1,8 +1,9 @@
 """TransGAN: a generator and a discriminator of Transformer blocks alone, on grids that grow and shrink.
 
-Source: Jiang et al. 2021 (https://arxiv.org/abs/2102.07074). Classes, which the paper has not, are added to the noise
-of the generator; the discriminator is told of them by a product (Miyato & Koyama 2018, https://arxiv.org/abs/1802.05637).
-Axes: B batch, H W height and width in pixels, C channels, P places of a grid, D width, Z width of the noise.
+Source: Jiang et al. 2021 (https://arxiv.org/abs/2102.07074). Classes, which the paper has not, are embedded
+beside the noise of the generator; the discriminator is told of them by a product (Miyato & Koyama 2018,
+https://arxiv.org/abs/1802.05637).
+Axes: B batch, H W height and width in pixels, C channels, P places of a grid, D width, Z width of the noise, E classes.
 """
 
 import math
@@ -25,6 +26,7 @@ from flax_transformer.nn import (
     PatchConfig,
     Precision,
     ResidualConfig,
+    StemConfig,
     Trunk,
     TrunkConfig,
 )
@@ -157,9 +159,10 @@ class TransGANGenerator(Module):
         rows, columns = cfg.grid
         if cfg.conditional:
             self.classes = make_table(rngs, cfg.classes, cfg.noise, cfg.precision, std=1.0)
+        told = (2 if cfg.conditional else 1) * cfg.noise
         if cfg.modulated:
-            self.mapping = Linear(cfg.noise, cfg.noise, rngs=rngs, **kinds)
-        self.project = Linear(cfg.noise, rows * columns * cfg.embed, rngs=rngs, **kinds)
+            self.mapping = Linear(told, cfg.noise, rngs=rngs, **kinds)
+        self.project = Linear(told, rows * columns * cfg.embed, rngs=rngs, **kinds)
         for number, stage in enumerate(cfg.stages):
             places = rows * columns * 4**number
             if cfg.modulated:
@@ -186,7 +189,7 @@ class TransGANGenerator(Module):
         if cfg.conditional:
             if labels is None:
                 raise ValueError("a conditional generator must be told the classes, got none")
-            noise = (noise + self.classes[...][labels]) / math.sqrt(2)
+            noise = jnp.concatenate([noise, self.classes[...][labels].astype(noise.dtype)], axis=-1)
         mapped = silu(self.mapping(noise)) if cfg.modulated else None
         x = self.project(noise).reshape(len(noise), -1, cfg.embed)
         for number in range(len(cfg.depths)):
@@ -211,14 +214,25 @@ class TransGANDiscriminatorConfig(GridStages):
     """D of the first stage; each is as wide as the one before and its own patches together, twice as wide."""
     patch: int = 2
     """Height and width of the first stage's patches."""
+    stem: tuple[int, ...] = ()
+    """Widths of convolutions before a last one that make the first stage's patches, each half as high and wide as it is
+    given (CCT); none: a linear layer makes them."""
     depths: tuple[int, ...] = (1, 1, 1)
     """Blocks of each stage."""
+    auxiliary: bool = False
+    """Whether it says too of which class an image is, and whether that is a real one (ADC-GAN, Hou et al. 2022,
+    https://arxiv.org/abs/2107.10060)."""
 
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, 1, "embed", "patch")
         self._divided(self.patch * 2 ** (len(self.depths) - 1))
         self.stages  # noqa: B018, which refuses heads
+        if self.stem and 2 ** (len(self.stem) + 1) != self.patch:
+            raise ValueError(
+                f"a stem of {len(self.stem) + 1} convolutions makes patches of {2 ** (len(self.stem) + 1)} pixels, got "
+                f"patch={self.patch}"
+            )
 
     @property
     def stages(self) -> tuple[TrunkConfig, ...]:
@@ -226,11 +240,18 @@ class TransGANDiscriminatorConfig(GridStages):
         return tuple(self.trunk(self.embed * 2**i, depth) for i, depth in enumerate(self.depths))
 
     @property
-    def patches(self) -> tuple[PatchConfig, ...]:
+    def patches(self) -> tuple[PatchConfig | StemConfig, ...]:
         """Every stage's patches, which are as wide as what they lie beside."""
         like = partial(PatchConfig, image=self.image, channels=self.channels, precision=self.precision)
         widths = (self.embed * max(2 ** (i - 1), 1) if i else self.embed for i in range(len(self.depths)))
-        return tuple(like(embed=width, patch=(self.patch * 2**i,) * 2) for i, width in enumerate(widths))
+        plain = tuple(like(embed=width, patch=(self.patch * 2**i,) * 2) for i, width in enumerate(widths))
+        if not self.stem:
+            return plain
+        first = StemConfig(
+            embed=self.embed, image=self.image, inner=self.stem, channels=self.channels, pool=False,
+            precision=self.precision,
+        )  # fmt: skip
+        return first, *plain[1:]
 
     def build(self, rngs: nnx.Rngs) -> "TransGANDiscriminator":
         """Make the discriminator."""
@@ -240,7 +261,7 @@ class TransGANDiscriminatorConfig(GridStages):
 class TransGANDiscriminator(Module):
     """Images and classes in, a number each out: the greater, the more real."""
 
-    layer_order = (*PATCHES, *POSITIONS, *(Part(name) for name in STAGES), "classes", "head")
+    layer_order = (*PATCHES, *POSITIONS, *(Part(name) for name in STAGES), "classes", "head", "auxiliary_head")
 
     def __init__(self, cfg: TransGANDiscriminatorConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -253,34 +274,50 @@ class TransGANDiscriminator(Module):
         if cfg.conditional:
             self.classes = make_table(rngs, cfg.classes, width, cfg.precision)
         self.head = Linear(width, 1, rngs=rngs, **cfg.precision.dtypes)
+        if cfg.auxiliary:
+            self.auxiliary_head = Linear(width, 2 * cfg.classes, rngs=rngs, **cfg.precision.dtypes)
 
     def __call__(self, images: Float[Array, "B H W C"], labels: Int[Array, "B"] | None = None) -> Float[Array, "B"]:
-        """Judge images, each by the mean of its places.
+        """Judge images; arguments and errors as those of `logits`."""
+        return self.logits(images, labels)[0]
+
+    def logits(
+        self, images: Float[Array, "B H W C"], labels: Int[Array, "B"] | None = None
+    ) -> tuple[Float[Array, "B"], Float[Array, "B 2E"] | None]:
+        """Judge images, each by the mean of its places, and classify them as real or generated ones of every class.
 
         Args:
           labels: the numbers of their classes, which a discriminator that is not conditional does not look at.
 
+        Returns:
+          How real each is, and the logits of its being a real image of each class, then a generated one of each; None
+          where the discriminator has no auxiliary classifier.
+
         Raises:
           ValueError: none for one that is; images of another size.
         """
+        hidden = self._hidden(images)
+        logits = self.head(hidden)[..., 0].astype(jnp.float32)
+        if self.cfg.conditional:
+            if labels is None:
+                raise ValueError("a conditional discriminator must be told the classes, got none")
+            logits = logits + jnp.sum(hidden.astype(jnp.float32) * self.classes[...][labels], axis=-1)
+        return logits, self.auxiliary_head(hidden).astype(jnp.float32) if self.cfg.auxiliary else None
+
+    def _hidden(self, images: Float[Array, "B H W C"]) -> Float[Array, "B D"]:
+        """Return the mean of the last stage's places."""
         cfg = self.cfg
         check_images(images, cfg.channels)
         if images.shape[1:3] != cfg.image:
             (high, wide), found = cfg.image, images.shape[1:3]
             raise ValueError(f"images must have the discriminator's size, {high}×{wide}, got {found[0]}×{found[1]}")
-        if cfg.conditional and labels is None:
-            raise ValueError("a conditional discriminator must be told the classes, got none")
         x = None
         for number, patches in enumerate(cfg.patches):
             seen = getattr(self, f"patches{number}")(images)
             x = seen if x is None else jnp.concatenate([_pooled(x, Grid(*cfg.patches[number - 1].grid)), seen], axis=-1)
             x = x + getattr(self, f"positions{number}")[...].astype(x.dtype)
             x = getattr(self, f"stage{number}")(x, grid=Grid(*patches.grid))
-        hidden = x.mean(axis=1)
-        logits = self.head(hidden)[..., 0].astype(jnp.float32)
-        if cfg.conditional:
-            logits = logits + jnp.sum(hidden.astype(jnp.float32) * self.classes[...][labels], axis=-1)
-        return logits
+        return x.mean(axis=1)
 
 
 def _pooled(x: Float[Array, "B P D"], grid: Grid) -> Float[Array, "B p D"]:
