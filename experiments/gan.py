@@ -30,6 +30,7 @@ AMD EPYC, and 11 for the encoder, 2026-11-29). Recall is 0.10 and 0.13: both lea
 not compared after equal time.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
@@ -46,8 +47,8 @@ from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 TRANSGAN = AdversarialConfig(
-    generator=TransGANGeneratorConfig(embed=128, depths=(2, 1), patch=2),
-    discriminator=TransGANDiscriminatorConfig(embed=96, depths=(2,), patch=4),
+    generator=TransGANGeneratorConfig(embed=64, depths=(2, 1), patch=2, modulated=True),
+    discriminator=TransGANDiscriminatorConfig(embed=64, depths=(2,), patch=4, stem=(32,), auxiliary=True),
 )
 ENCODER = with_fields(
     vit_encoder("tiny", 4, image=32), embed=128, heads=4, inner=256, depth=4, out_bias=True, unroll=True
@@ -59,6 +60,10 @@ HEAD = TrunkConfig(
 FEATURES = AdversarialConfig(
     generator=TRANSGAN.generator, discriminator=FeatureDiscriminatorConfig(trunk=HEAD), encoder=ENCODER
 )
+LOSS = SampleLoss(
+    loss="relativistic", changes=("translation",), penalty="both", penalty_weight=0.05, penalty_every=4, auxiliary=0.3
+)
+WITHOUT_AUXILIARY = replace(LOSS, auxiliary=0.0)
 
 
 def experiment(**parts: Any) -> Recipe:
@@ -67,12 +72,11 @@ def experiment(**parts: Any) -> Recipe:
         "model": TRANSGAN,
         "data": LabelledImageData(shapes=DrawnShapes(noise=8.0)),
         "examples": SampledImages(rows=32),
-        "objective": SampleLoss(
-            loss="non-saturating", changes=("translation",), penalty_weight=0.05, penalty_every=4
-        ),
+        "objective": LOSS,
         "evaluators": (SampleDistances(how=AtOnce()), SampleGrids(how=AtOnce())),
         "optimizer": OptimizerConfig(
-            learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b1=0.0, b2=0.99, eps=1e-8
+            name="muon", learning_rate=0.012, momentum=0.5, b1=0.0, b2=0.99, eps=1e-8,
+            schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1),
         ),
         "train": TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500, ema=0.995),
     }  # fmt: skip
@@ -81,8 +85,8 @@ def experiment(**parts: Any) -> Recipe:
 
 EXPERIMENTS = {
     "classes": experiment(),
-    "plain": experiment(model=with_fields(TRANSGAN, conditional=False)),
-    "features": experiment(model=FEATURES),
+    "plain": experiment(model=with_fields(TRANSGAN, conditional=False, auxiliary=False), objective=WITHOUT_AUXILIARY),
+    "features": experiment(model=FEATURES, objective=WITHOUT_AUXILIARY),
 }
 
 if __name__ == "__main__":
