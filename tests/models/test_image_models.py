@@ -74,7 +74,7 @@ def test_noise_and_class_modulate_every_residual_of_a_generator():
     """By hand: a block's f is added as gate · f((1 + scale) · norm(x) + shift), all three of a mapping of the noise."""
     generator = replace(NOISE, modulated=True, depths=(1,)).build(nnx.Rngs(0))
     noise, labels = generator.noise(jax.random.key(0), 2), jnp.array([0, 1])
-    told = (noise + generator.classes[...][labels]) / np.sqrt(2)
+    told = jnp.concatenate([noise, generator.classes[...][labels]], axis=-1)
     blocks = generator.stage0.blocks
     for number, each in enumerate((blocks.attention_residual, blocks.feedforward_residual)):
         kernel = each.modulation.kernel

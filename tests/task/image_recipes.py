@@ -89,6 +89,7 @@ RECIPES = {
 
 FEATURES = replace(
     RECIPES["noise"],
+    objective=replace(RECIPES["noise"].objective, auxiliary=0.0),
     model=AdversarialConfig(
         generator=TransGANGeneratorConfig(embed=16, noise=4, depths=(1, 1), heads=2, cell=6),
         discriminator=FeatureDiscriminatorConfig(
