@@ -17,7 +17,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.vision.mix_feedforward import MixFeedForwardConfig
 from flax_transformer.models.vision.window_attention import WindowConfig
 from flax_transformer.nn import (
     FeedForwardConfig,
@@ -67,16 +66,12 @@ class GridStages:
     """Classes of the images."""
     conditional: bool = True
     """Whether images are made, or judged, as of a class."""
-    window: int = 0
-    """Rows and columns that a depthwise convolution in every feed-forward layer sees, an odd number; 0: there is
-    none."""
     precision: Precision = Precision()
     """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "channels", "heads", "cell", "classes")
-        check_at_least(self, 0, "window")
         if not 1 <= len(self.depths) <= len(STAGES) or min(self.depths) < 1:
             raise ValueError(f"there must be 1 to {len(STAGES)} stages of at least a block, got depths={self.depths}")
 
@@ -90,8 +85,6 @@ class GridStages:
             raise ValueError(f"heads must divide the width of every stage, got D={width}, N={self.heads}")
         attention = AttentionConfig(embed=width, heads=self.heads, precision=self.precision)
         feedforward = FeedForwardConfig(embed=width, inner=4 * width, activation="gelu", precision=self.precision)
-        if self.window:
-            feedforward = MixFeedForwardConfig.like(feedforward, window=self.window)
         block = GridBlockConfig(
             attention=WindowConfig(attention=attention, size=self.cell),
             feedforward=feedforward,
@@ -159,10 +152,10 @@ class TransGANGenerator(Module):
         rows, columns = cfg.grid
         if cfg.conditional:
             self.classes = make_table(rngs, cfg.classes, cfg.noise, cfg.precision, std=1.0)
-        told = (2 if cfg.conditional else 1) * cfg.noise
+        width = (2 if cfg.conditional else 1) * cfg.noise
         if cfg.modulated:
-            self.mapping = Linear(told, cfg.noise, rngs=rngs, **kinds)
-        self.project = Linear(told, rows * columns * cfg.embed, rngs=rngs, **kinds)
+            self.mapping = Linear(width, cfg.noise, rngs=rngs, **kinds)
+        self.project = Linear(width, rows * columns * cfg.embed, rngs=rngs, **kinds)
         for number, stage in enumerate(cfg.stages):
             places = rows * columns * 4**number
             if cfg.modulated:
