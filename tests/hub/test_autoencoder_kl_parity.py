@@ -29,6 +29,7 @@ def theirs(**change):
         "down_block_types": ("DownEncoderBlock2D",) * stages,
         "up_block_types": ("UpDecoderBlock2D",) * stages,
     }
+    torch.manual_seed(0)
     model = diffusers.AutoencoderKL(**sizes, **kinds).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
