@@ -191,8 +191,8 @@ class TransGANGenerator(Module):
                 grid = Grid(*x.shape[1:3])
                 x = x.reshape(len(x), -1, x.shape[-1])
             x = constrain(x + getattr(self, f"positions{number}")[...].astype(x.dtype), "batch", "length", None)
-            told = {"condition": getattr(self, f"style{number}")(mapped)} if cfg.modulated else {}
-            x = getattr(self, f"stage{number}")(x, grid=grid, **told)
+            extra = {"condition": getattr(self, f"style{number}")(mapped)} if cfg.modulated else {}
+            x = getattr(self, f"stage{number}")(x, grid=grid, **extra)
         pixels = jnp.tanh(self.head(x).astype(jnp.float32)).reshape(len(x), *grid, -1)
         return pixel_shuffle(pixels, cfg.patch)
 
