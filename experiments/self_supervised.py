@@ -25,8 +25,8 @@ that go on in each other say it. A linear probe of its vectors reaches 19.12 % w
 10 %, nearest neighbours 19.47 % (the same encoder from scratch on those labels, all trained: 36.04 % and 51.83 %),
 at an effective rank of 45.9 of 128 (one seed, 5 CPU minutes, 3 by the clock, on two cores of an AMD EPYC, 2026-11-27).
 With the same options and 4,000 steps, 17 CPU minutes, `simclr` has probes of 51.2 % and 61.8 %, `moco3` 47.6 % and
-59.0 %, three seeds; from scratch 36.0 % and 55.3 %. `dino` and `mae` have 38.9 % and 47.7 %, 33.4 % and 44.8 % after
-1,500, two and three seeds (docs/self_supervision.md has the table). The other methods have been run for a few steps
+59.0 %, three seeds; from scratch 36.0 % and 55.3 %. `dino` and `mae` have 38.7 % and 47.5 %, 33.4 % and 44.8 % after
+1,500, three seeds each (docs/self_supervision.md has the table). The other methods have been run for a few steps
 only, not measured.
 """
 
