@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.structural_similarity import structural_similarity
 from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.ops import cross_entropy
 from flax_transformer.ops.adversarial import (
     ADVERSARIAL_LOSSES,
     AdversarialLoss,
@@ -274,8 +275,9 @@ class SampleLoss(AdversarialObjective):
         fooled = per_row(self.players_loss.fool(said, lambda: judge(batch["inputs"]["images"])[0]))
         total, metrics = jnp.sum(fooled * weights), {"count": jnp.sum(weights)}
         if self.auxiliary:
-            as_real, as_made = _of_class(classified, labels)
-            total, metrics = _with_auxiliary(total, metrics, self.auxiliary, as_made - as_real, weights)
+            entropy = partial(_classified, classified, labels, weights)
+            metrics["auxiliary"] = entropy(real=True) - entropy(real=False)
+            total = total + self.auxiliary * metrics["auxiliary"]
         return total, metrics
 
     def discriminator_loss(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
@@ -290,8 +292,9 @@ class SampleLoss(AdversarialObjective):
         (real, real_as), (fake, fake_as) = (self._logits(model, each, labels) for each in (images, made))
         total, metrics = _halves(*self.players_loss.critic(real, fake), weights, scale=1.0)
         if self.auxiliary:
-            classifying = -_of_class(real_as, labels)[0] - _of_class(fake_as, labels)[1]
-            total, metrics = _with_auxiliary(total, metrics, self.auxiliary, classifying, weights)
+            entropy = partial(_classified, labels=labels, weights=weights)
+            metrics["auxiliary"] = entropy(real_as, real=True) + entropy(fake_as, real=False)
+            total = total + self.auxiliary * metrics["auxiliary"]
         if key is not None and self.penalty != "none":
             n = self.penalty_every
             some = weights[::n]
@@ -325,17 +328,9 @@ class SampleLoss(AdversarialObjective):
         return at_real + r1_penalty(critic, fake) if self.penalty == "both" else at_real
 
 
-def _of_class(logits: Float[Array, "B 2E"], labels: Array) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Return log-probabilities of rows' being real ones of their class, and generated ones of it."""
-    said = jax.nn.log_softmax(logits)
-    own = jnp.stack([labels, labels + logits.shape[-1] // 2], axis=-1)
-    found = jnp.take_along_axis(said, own, axis=-1)
-    return found[:, 0], found[:, 1]
-
-
-def _with_auxiliary(total: Array, metrics: dict[str, Array], weight: float, loss: Array, weights: Array) -> Loss:
-    summed = jnp.sum(loss * weights)
-    return total + weight * summed, {**metrics, "auxiliary": summed}
+def _classified(logits: Float[Array, "B 2E"], labels: Array, weights: Array, *, real: bool) -> Float[Array, ""]:
+    """Sum the cross-entropy of rows' being real ones of their class, or generated ones of it."""
+    return cross_entropy(logits, labels if real else labels + logits.shape[-1] // 2, weights)[0]
 
 
 def _drawn(key: jax.Array | None) -> jax.Array:
