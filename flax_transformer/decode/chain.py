@@ -19,6 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flax_transformer.decode.config import Decoded, Greedy, Sampling
 from flax_transformer.ops.sampling import Keys, each_row, filter_logits, largest, sample_logits
 
+GROUP = 3
+"""Sizes of the cache between which a loop does not look whether more are needed."""
+
 Step = Callable[[Any, Array], tuple[Array, Any]]
 Process = Callable[[Array, Array, Array], Array]
 Grow = Callable[[Any, int], Any]
@@ -87,20 +90,24 @@ def sizes(config: Greedy, grow: Grow | None) -> tuple[tuple[int, ...], Grow]:
 def staged(running: Callable, advance: Callable, state: Any, stages: tuple[int, ...], grow: Grow) -> Any:
     """Run `advance` while `running`, in a loop for each size of the cache; give the last state without its cache.
 
-    A loop is entered, and the cache enlarged for it, only if the one before has not finished.
+    A group of loops is entered, and the cache enlarged for it, only if the one before has not finished. The cache with
+    which a group is entered stays in memory to its end; those within a group give way to the next. Without groups
+    twice the memory of the last cache would be needed, and with one alone a short answer to a generous limit would pay
+    for the largest cache.
     """
-    stage, *later = stages
-    state = state._replace(cache=grow(state.cache, stage))
-    state = jax.lax.while_loop(lambda s: running(s) & (s.t < stage), advance, state)
+    first = len(stages) % GROUP or GROUP
+    for stage in stages[:first]:
+        state = state._replace(cache=grow(state.cache, stage))
+        state = jax.lax.while_loop(lambda s, stage=stage: running(s) & (s.t < stage), advance, state)
 
     def without(s):
         return s._replace(cache=None)
 
-    if not later:
+    if not (later := stages[first:]):
         return without(state)
 
     def more(s):
-        return staged(running, advance, s, tuple(later), grow)
+        return staged(running, advance, s, later, grow)
 
     return jax.lax.cond(running(state), more, without, state)
 

@@ -241,14 +241,38 @@ def test_a_growing_cache_changes_nothing_and_grows_only_when_needed():
         return {**start(0, 2), "room": jnp.zeros((2, room), int), "first": jnp.zeros(2, int), "t": jnp.zeros((), int)}
 
     prompt = jnp.array([3, 4])
-    for eos, expected in (((), [32, 64, 100]), ((0, 2, 4, 5), [32])):
-        config = Greedy(max_length=100, eos=eos, pad=PAD)
-        assert config.stages == (32, 64, 100)
-        whole = jax.jit(lambda c, config=config: greedy(step, c, prompt, config))(cache(100))
+    for eos, expected in (((), [32, 64, 128, 256, 400]), ((0, 2, 4, 5), [32, 64])):
+        config = Greedy(max_length=400, eos=eos, pad=PAD)
+        assert config.stages == (32, 64, 128, 256, 400)
+        whole = jax.jit(lambda c, config=config: greedy(step, c, prompt, config))(cache(400))
         grown.clear()
         staged = jax.jit(lambda c, config=config: greedy(step, c, prompt, config, grow=grow))(cache(32))
         jax.effects_barrier()
         assert sorted(grown) == expected
         jax.tree.map(np.testing.assert_array_equal, staged, whole)
+    assert Greedy(max_length=100, eos=0).stages == (32, 64, 100)
     assert Greedy(max_length=7, eos=0).stages == (7,)
     assert Greedy(max_length=32, eos=0).stages == (32,)
+
+
+@pytest.mark.parametrize("length", [128, 512, 1024])
+def test_memory_of_a_cache_that_grows(length):
+    """All sizes of a cache of keys and values together take at most 1.5 times the memory of the largest."""
+    rows, width = 2, 512
+
+    def step(cache, token):
+        new = jnp.full((rows, width), token[:, None], float)
+        kept = [jax.lax.dynamic_update_index_in_dim(leaf, new, cache["t"], axis=1) for leaf in cache["kept"]]
+        return sum(leaf.sum(1)[:, :V] for leaf in kept), {"t": cache["t"] + 1, "kept": kept}
+
+    def grow(cache, length):
+        wider = [jnp.pad(leaf, ((0, 0), (0, length - leaf.shape[1]), (0, 0))) for leaf in cache["kept"]]
+        return {**cache, "kept": wider}
+
+    def decode(prompt):
+        cache = {"t": jnp.zeros((), int), "kept": 2 * [jnp.zeros((rows, config.stages[0], width))]}
+        return greedy(step, cache, prompt, config, grow=grow)
+
+    config = Greedy(max_length=length, eos=0)
+    memory = jax.jit(decode).lower(jnp.array([3, 4])).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1.5 * 4 * 2 * rows * length * width
