@@ -27,7 +27,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.comparison_page import comparison_table
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import budgeted_steps, launch_series, scheduled, train_all
-from flax_transformer.train import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig
 
 RECIPES = Path(__file__).with_name("translate_text.py")
 WARMUP = 5
@@ -54,8 +54,11 @@ class Comparison:
     """Padded tokens a batch; the recipe's own if None."""
     buckets: int | None = None
     """Lengths there are batches of; the recipe's own if None."""
-    dropout: float | None = 0.1
-    """Every rate of it but that of attention's weights; the recipe's own if None."""
+    dropout: float | None = 0.0
+    """Every rate of it but that of attention's weights; the recipe's own if None. A budget that ends after a few
+    epochs leaves nothing to overfit."""
+    optimizer: OptimizerConfig = OptimizerConfig(name="muon", learning_rate=0.01, b2=0.98, clip_norm=1.0)
+    """Of every model. Its learning rate is linear, whatever it says."""
     merges: int | None = None
     """Of byte pairs; the recipe's own if None."""
     evaluations: int = 5
@@ -94,7 +97,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
             model=recipe.model if asked.dropout is None else with_fields(recipe.model, dropout=asked.dropout),
             data=corpus(asked, name),
             examples=with_fields(recipe.examples, **changes) if changes else recipe.examples,
-            optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="linear")),
+            optimizer=replace(asked.optimizer, schedule=ScheduleConfig(name="linear")),
             warm_start=asked.teacher if name in asked.students else "",
         )
     return found
