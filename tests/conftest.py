@@ -15,6 +15,7 @@ if not shutil.which("nvidia-smi"):
     # Asked for first, so that flags of one's own win.
     os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch, whose threads wait for each other where workers share cores
 os.environ["FLAX_TRANSFORMER_PROGRAMS"] = ""  # commands leave nothing behind, here and in processes that tests start
 
 gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects, and few cycles

@@ -75,6 +75,7 @@ def close(one, other):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_each_adapter_alone(family):
     name, folder, theirs, held = family
     given = inputs_of(name)
@@ -104,6 +105,7 @@ def test_without_an_adapter_it_is_the_base(family):
     np.testing.assert_array_equal(held.merged()(**given).logits, expected)
 
 
+@pytest.mark.rotates
 def test_generated_tokens_are_those_of_each_row_s_adapter(family):
     name, _, theirs, held = family
     if name not in ("gpt2", "llama", "t5"):

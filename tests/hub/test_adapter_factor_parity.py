@@ -107,6 +107,7 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("checkpoints", "trained LoRA as PEFT's folders, which peft opens")
 @pytest.mark.parametrize("case", CASES)
 def test_peft_computes_what_the_merged_model_does(case, folders, tmp_path):

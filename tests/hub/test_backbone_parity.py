@@ -46,6 +46,7 @@ def made(kind, options):
     return make(f"{kind}Backbone", f"{kind}Config", **options)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_feature_maps_equal_transformers(tmp_path, case):
     kind, options, size = case

@@ -110,6 +110,7 @@ def test_cosines_are_those_without_the_matching_head(tmp_path, name):
         np.testing.assert_allclose(ours(**texts()).text_embeds @ got.image_embeds.T, expected.T, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("size", [(16, 24), (8, 20)])
 def test_other_resolutions_are_transformers(tmp_path, size, kind):

@@ -110,6 +110,7 @@ def test_a_classifier_keeps_all_that_it_reads(tmp_path, name):
     compare(model, tmp_path, **pictures(vision))
 
 
+@pytest.mark.rotates
 def test_a_classifier_begins_with_the_tower_of_pictures(tmp_path):
     text, vision = configs("plain")
     towers = made("CLIPModel", transformers.CLIPConfig(text_config=text, vision_config=vision))

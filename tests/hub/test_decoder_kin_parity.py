@@ -55,6 +55,7 @@ def test_a_decoder_equals_transformers(tmp_path, case):
     compare(model, tmp_path, **texts(model))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", ["BERT", "BERT, deep", "BigBird", "BigBird, in blocks"])
 def test_texts_are_those_of_transformers(tmp_path, case):
     model = made(case).eval()

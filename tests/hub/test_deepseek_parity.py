@@ -99,6 +99,7 @@ def test_every_class_equals_transformers(tmp_path, case, kinds):
         decoder_case.class_is_the_same(make(name.replace("ForCausalLM", kind), config), tmp_path / kind)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", ["groups", "3 heads, YaRN", "wide values", "v2, groups"])
 def test_generation_equals_transformers(tmp_path, case):
     config, name = config_of(case)

@@ -63,6 +63,7 @@ def test_both_sides_equal_transformers(tmp_path, encoder, decoder):
     compare(both(encoder, decoder), tmp_path, input_ids=ids, attention_mask=mask, decoder_input_ids=target)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_answers_are_written_token_for_token(tmp_path, encoder, decoder, way):

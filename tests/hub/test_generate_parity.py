@@ -119,6 +119,7 @@ def test_tokens_equal_transformers(both, case):
     check(both, np.where(mask, random_ids(V, 4, 7, seed=len(case), low=4), PAD), mask, CASES[case])
 
 
+@pytest.mark.rotates
 def test_rules_on_a_source_do_not_see_its_padding(both):
     """A row gives what it gives alone."""
     name, _, ours = both
@@ -135,6 +136,7 @@ def test_rules_on_a_source_do_not_see_its_padding(both):
         np.testing.assert_array_equal(written[:n], expected[:n])
 
 
+@pytest.mark.rotates
 def test_tokens_equal_without_a_mask(both):
     check(both, random_ids(V, 3, 6, low=4), None, {**BEAM, "length_penalty": 0.0, "eos_token_id": ENDS})
 

@@ -91,6 +91,7 @@ def test_other_resolutions_are_transformers(tmp_path, size):
         close(name, value, part(got, name), inputs)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "settings", [{}, {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.5}, {"repetition_penalty": 1.4}]
 )

@@ -81,6 +81,7 @@ def test_scores_scaled_otherwise_equal_transformers(tmp_path, options):
     np.testing.assert_array_equal(again(input_ids=ids).logits, ours(input_ids=ids).logits)
 
 
+@pytest.mark.rotates
 def test_scores_that_fall_by_layer_train_as_those_of_transformers(tmp_path):
     """Parameters stay what is saved: their gradients are those of the weights in the file."""
     model, ids = make("GPT2LMHeadModel", **CONFIGS["plain"], **SCALES["by layer"]).eval(), random_ids(V, 2, 7)

@@ -130,6 +130,7 @@ THEIRS = [
 """Of transformers, which has no such class of DINOv3, and not of more images a text than the config.json says."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 @pytest.mark.parametrize("folder", THEIRS, indirect=True)
 def test_a_head_of_another_size_opens_in_transformers(folder, tmp_path):

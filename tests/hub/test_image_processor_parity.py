@@ -46,6 +46,7 @@ def same(ours, expected, where):
             np.testing.assert_array_equal(ours[name], expected[name], err_msg=str(where))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_hundred_pictures_are_the_same_bit_for_bit(name):
     ours, expected = ImageProcessor.of(CONFIGS[name]), theirs(CONFIGS[name])

@@ -76,6 +76,7 @@ def test_the_source_is_read_again_where_nothing_is_to_be_decoded(tmp_path, kind)
     compare(make(kind, **CONFIGS["turns"]), tmp_path, **batch(lengths=(T, 26, 25)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "length_penalty": 2.0}, {"num_beams": 3, "min_length": 9}])
 @pytest.mark.parametrize("options", ["turns", "odd"])
 def test_generated_tokens_equal_transformers(tmp_path, options, settings):

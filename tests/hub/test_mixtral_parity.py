@@ -48,6 +48,7 @@ def test_every_class_equals_transformers(tmp_path, kind, labels):
     compare(make(kind, num_labels=labels), tmp_path, input_ids=ids * mask, attention_mask=mask)
 
 
+@pytest.mark.rotates
 def test_generation_equals_transformers(tmp_path):
     from flax_transformer import hub
 

@@ -152,6 +152,7 @@ def test_every_class_equals_transformers(tmp_path, case, kinds):
         decoder_case.class_is_the_same(make(name.replace("ForCausalLM", kind), config), tmp_path / kind)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "case",
     ["qwen3_moe", "phi3", "gpt_neox", "opt", "falcon", "falcon, new", "falcon, alibi", "falcon, one after another"],

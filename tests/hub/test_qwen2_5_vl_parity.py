@@ -76,6 +76,7 @@ def test_texts_alone_equal_those_of_qwen2_5(tmp_path, name):
     compare(made(name), tmp_path, **words())
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_generated_tokens_are_those_of_qwen2_5(tmp_path, name, settings):

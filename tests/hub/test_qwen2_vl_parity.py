@@ -140,6 +140,7 @@ def test_outputs_of_images_equal_transformers(tmp_path, name, rows):
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "settings", [{}, {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.5}, {"repetition_penalty": 1.4}]
 )

@@ -105,6 +105,7 @@ def test_both_sides_equal_transformers(tmp_path, encoder, decoder):
     compare(made(encoder, decoder), tmp_path, **given, decoder_input_ids=ids)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "settings",
     [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.5}, {"min_new_tokens": 5}],

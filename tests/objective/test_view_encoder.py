@@ -90,6 +90,7 @@ def test_the_encoder_alone_is_exported_and_gives_its_vectors(tmp_path):
     np.testing.assert_allclose(found, model.hidden_states(images), atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_transformers_opens_the_export(tmp_path):
     import torch

@@ -10,6 +10,7 @@ from tests.task.test_self_supervised import small
 pytestmark = pytest.mark.parity
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("beit", "parity", "the export of a run, in `transformers`")
 def test_the_export_scores_words_as_in_transformers(tmp_path):
     torch = pytest.importorskip("torch")

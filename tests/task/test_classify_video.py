@@ -181,6 +181,7 @@ def test_what_does_not_fit_is_refused_before_training(tmp_path, changes, message
         train(short("vivit", examples=LabelledVideos(rows=4, **changes)), tmp_path)
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_transformers_opens_what_a_run_exports(finished):
     """And tells the same of its frames, by its own processor."""

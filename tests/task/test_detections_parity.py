@@ -32,6 +32,7 @@ CONFIG = DetrConfig(
 )  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("detr", "weights", "a detector trained here, with its image processor, opened by `transformers`")
 def test_a_detector_trained_here_finds_in_transformers_what_it_finds_here(tmp_path):
     data = SceneData(shapes=ShapeScenes(train=2, held_out=1, size=40))

@@ -13,6 +13,7 @@ from tests.task.test_summarise import root, short  # noqa: F401
 pytestmark = [pytest.mark.parity, pytest.mark.proves("extractive summaries", "scores = BertForTokenClassification's")]
 
 
+@pytest.mark.rotates
 def test_torch_scores_the_same_sentences_alike(root, tmp_path):  # noqa: F811
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     train(short("extract", root, steps=2, query="q"), tmp_path / "run")

@@ -35,6 +35,7 @@ def test_every_family_s_onnx_gives_what_transformers_said(tmp_path, golden):
     assert_as_expected(program, given, expected)
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_masks_on_a_resnet_have_onnx(tmp_path):
     """The golden checkpoint is on a Swin."""
@@ -75,6 +76,7 @@ assert "jax" not in sys.modules
     np.testing.assert_allclose(np.load(paths[2])[mask == 1], expected[mask == 1], atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_the_command_writes_onnx(run, tmp_path):
     pytest.importorskip("jax2onnx")

@@ -48,6 +48,7 @@ def test_a_run_is_tested_by_its_segments_and_its_export_finds_them(run):
         assert found.regions or subtask == "panoptic"  # of which little is sure yet
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_transformers_opens_the_export(run):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

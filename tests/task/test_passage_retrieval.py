@@ -160,6 +160,7 @@ def test_passages_are_searched_by_inner_products_with_questions(run_folder, tmp_
         embed(pair, queries)
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 def test_both_folders_open_in_transformers(run_folder):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

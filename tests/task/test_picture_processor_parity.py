@@ -51,6 +51,7 @@ def test_exports_see_pictures_as_the_model_was_trained_to(tmp_path, size):
     np.testing.assert_allclose(found.processor(images)["pixel_values"], expected, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("vit", "train", "[`finetune_image`](../experiments/finetune_image.py), at another resolution")
 def test_a_checkpoint_of_theirs_is_tuned_and_opens_there(tmp_path):
     start = made("ViTModel", tmp_path / "start")

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("form", [idx_folder, class_folders])
 def test_an_export_is_the_model_in_transformers(tmp_path, form):
     root, folder = form(tmp_path / "data"), tmp_path / "run" / "export"

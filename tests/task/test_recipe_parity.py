@@ -11,6 +11,7 @@ pytestmark = pytest.mark.parity
 SENTENCES = ["three hundred five", "ninety-nine thousand one"]
 
 
+@pytest.mark.rotates
 def test_transformers_gives_the_logits_of_a_translator(translated):  # noqa: F811
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     folder, model = translated

@@ -146,6 +146,7 @@ def test_beams_find_what_the_export_finds_with_as_many(finished):
     assert texts == [each.text for each in transcribe(hub.load(folder / "export"), sounds, num_beams=3)]
 
 
+@pytest.mark.rotates
 @pytest.mark.parity
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_opens_the_export_and_hears_the_same(kind, finished):

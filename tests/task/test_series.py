@@ -100,7 +100,9 @@ def test_a_budget_is_measured_once_and_gives_each_model_its_steps(architectures,
     assert [recipe.train.seed for recipe in found.values()] == [0, 0, 7, 7]
     assert {recipe.optimizer.schedule.warmup for recipe in found.values()} == {48, 96}
     assert {recipe.examples.batch.tokens for recipe in found.values()} == {512}
-    assert {(recipe.optimizer.name, recipe.optimizer.schedule.name) for recipe in found.values()} == {("muon", "linear")}
+    assert {(recipe.optimizer.name, recipe.optimizer.schedule.name) for recipe in found.values()} == {
+        ("muon", "linear")
+    }
     assert architectures.experiments(asked) == found
     assert len(measured) == 2
     architectures.experiments(replace(asked, minutes=4.0))

@@ -69,6 +69,7 @@ def test_their_loss_of_a_batch_is_ours(kind, finished, tmp_path):
     np.testing.assert_allclose(sums.get("masked_loss", total) / sums["count"], expected, rtol=1e-4)
 
 
+@pytest.mark.rotates
 def test_their_logits_of_the_export_are_ours(kind, finished, tmp_path):
     recipe, folder, _ = finished
     ours, theirs = hub.load(folder / "export"), theirs_of(kind, folder / "export")
@@ -85,6 +86,7 @@ def test_their_logits_of_the_export_are_ours(kind, finished, tmp_path):
     np.testing.assert_allclose(np.asarray(called(ours, batch))[seen], expected[seen], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_they_write_what_the_run_wrote(kind, finished):
     _, folder, _ = finished
     if kind not in (*SEQ2SEQ, "whisper"):
