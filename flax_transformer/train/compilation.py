@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 FOUND = "/jax/compilation_cache/cache_hits"
 MOST_CAUSES = 4
 """Changes that are spelled out at most."""
+
+
+SHAPE = re.compile(r": (\w+)\[[\d, ]*\] → \1\[[\d, ]*\]$")
+"""A change of an array's shape alone."""
 
 
 class Compilations:
@@ -91,9 +96,17 @@ class Causes:
         self._seen.append(given)
         if found is None:
             return None
-        more = f", and {len(found) - MOST_CAUSES} more" if len(found) > MOST_CAUSES else ""
         nothing = "nothing of its arguments: a setting of JAX has changed, or its caches were emptied"
-        return (", ".join(found[:MOST_CAUSES]) + more) if found else nothing
+        return _spell(found) if found else nothing
+
+
+def _spell(found: list[str]) -> str:
+    """Write the first changes in a line; where shapes alone have changed, that with the most axes stands for all."""
+    if shapes := all(SHAPE.search(change) for change in found):
+        found = sorted(found, key=lambda change: change.count(","), reverse=True)
+    most = 1 if shapes else MOST_CAUSES
+    more = f", and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 class Watched:

@@ -192,7 +192,8 @@ class _Run:
         self.budget.add("compiling", train_step.took)
         self.step += 1
         if train_step.cause:
-            self.progress.say(f"step {self.step}: compiled again, {duration(train_step.took)}: {train_step.cause}")
+            took = duration(train_step.took)
+            self.progress.say(f"step {self.step}: compiled in {took} for what is new: {train_step.cause}")
         self.window.add(self.step, metrics)
         self._checkpoints.check()
 

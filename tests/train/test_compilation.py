@@ -24,6 +24,8 @@ ROWS = np.ones(3, np.float32)
         (ROWS, np.ones(4, np.float32), "x: float32[3] → float32[4]"),
         (ROWS, np.ones(3, np.int32), "x: float32[3] → int32[3]"),
         (jnp.asarray(1.0), jnp.float32(1), "x: float32[] (weak type) → float32[]"),
+        ([ROWS, ROWS[None], ROWS], 3 * [ROWS[None, :2]], "x.1: float32[1, 3] → float32[1, 2], and 2 more"),
+        ([ROWS, ROWS], [ROWS[:2], ROWS.astype(np.int32)], "x.0: float32[3] → float32[2], x.1: float32[3] → int32[3]"),
         ({"a": ROWS}, {"a": ROWS, "b": ROWS}, "x.b: new, float32[3]"),
         ({"a": ROWS, "b": ROWS}, {"a": ROWS}, "x.b: gone, was float32[3]"),
         (Mask(window=2), Mask(window=3), "x: (2, 2) → (3, 3)"),
