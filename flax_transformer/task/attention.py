@@ -3,7 +3,8 @@
 Axes: L layers, N heads, S source tokens, T target tokens.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -51,23 +52,34 @@ def attention_weights(
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
     """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 
-    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`. It runs on the CPU
-    by the `xla` backend, whatever the model was trained on, as only that one has the weights.
+    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`.
 
     Raises:
-      ValueError: when the model attends by a function that does not show its weights.
+      ValueError: as `where_weights_are`, and of a model that reads no target.
+    """
+    with where_weights_are():
+        found = jax.device_get(_weights(jax.tree.map(np.asarray, model), source, lengths, target))
+    if len(found) not in (1, len(KINDS), len(TWICE)):
+        raise ValueError(f"attention that is drawn must be {', '.join(KINDS)}; got {len(found)} values that are marked")
+    return found
+
+
+@contextlib.contextmanager
+def where_weights_are() -> Iterator[None]:
+    """Run models on the CPU by the `xla` backend, whatever they were trained on: only that one has the weights.
+
+    Raises:
+      ValueError: when a model that is run there marks no weights.
     """
     # The mesh, even of one device, is what `attention` goes by in choosing its backend.
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
-        model = jax.tree.map(np.asarray, model)
-        rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
         try:
-            found = jax.device_get(_weights(model, source, lengths, target))
+            yield
         except ValueError as error:
-            raise ValueError(f"{rule}: {error}") from error
-    if len(found) not in (1, len(KINDS), len(TWICE)):
-        raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
-    return found
+            if "capture needs a name" not in str(error):
+                raise
+            rule = "attention is drawn where layers attend by `ops.attention`, which marks its weights"
+            raise ValueError(f"{rule}; this model has none") from error
 
 
 @jax.jit

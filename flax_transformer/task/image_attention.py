@@ -18,9 +18,8 @@ from flax_transformer.hub.registration import Architecture
 from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.models.vision.imagegpt import over_pixels
 from flax_transformer.ops import capture
-from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling
-from flax_transformer.task.attention import spell
+from flax_transformer.task.attention import spell, where_weights_are
 from flax_transformer.task.captioning import room
 from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint, tokenizer_of
 from flax_transformer.task.classification import label_names
@@ -174,16 +173,8 @@ def _drawn(
 
 def _looked(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[np.ndarray]]:
     """Run the model where attention has its weights; give them beside its output."""
-    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
-    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
-        here = jax.tree.map(np.asarray, pretrained)
-        try:
-            return jax.device_get(_captured(here, given))
-        except ValueError as error:
-            if "capture needs a name" not in str(error):
-                raise
-            rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
-            raise ValueError(f"{rule}: {error}") from error
+    with where_weights_are():
+        return jax.device_get(_captured(jax.tree.map(np.asarray, pretrained), given))
 
 
 @jax.jit

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 
 from flax_transformer.hub import ModelOutput, Pretrained
-from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, TextAttention
-from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
+from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell, where_weights_are
 from flax_transformer.task.checkpoint import open_checkpoint, positions_of, tokenizer_of
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.translation import translates
@@ -128,17 +127,10 @@ def _answer(pretrained: Pretrained, inputs: Mapping[str, Any]) -> list[int]:
 
 def _looked(pretrained: Pretrained, inputs: Mapping[str, Any]) -> ModelOutput:
     """Run the model where attention has its weights; give them, on the host."""
-    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
-    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
+    with where_weights_are():
         here = jax.tree.map(np.asarray, pretrained)
-        try:
-            output = jax.device_get(here(**inputs, output_attentions=True))
-            return output.text_model_output or output  # of two towers that of texts
-        except ValueError as error:
-            if "capture needs a name" not in str(error):
-                raise
-            rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
-            raise ValueError(f"{rule}: {error}") from error
+        output = jax.device_get(here(**inputs, output_attentions=True))
+    return output.text_model_output or output  # of two towers that of texts
 
 
 def _stacked(output: ModelOutput, field: str) -> np.ndarray:
