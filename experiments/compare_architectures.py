@@ -61,8 +61,10 @@ class Comparison:
     dropout: float | None = 0.0
     """Every rate of it but that of attention's weights; the recipe's own if None. A budget that ends after a few
     epochs leaves nothing to overfit."""
-    optimizer: OptimizerConfig = OptimizerConfig(name="muon", learning_rate=0.01, b2=0.98, clip_norm=1.0)
-    """Of every model. Its learning rate is linear, whatever it says."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        name="muon", learning_rate=0.01, schedule=ScheduleConfig(name="linear"), b2=0.98, clip_norm=1.0
+    )
+    """Of every model; how long its learning rate rises follows from the steps."""
     merges: int | None = None
     """Of byte pairs; the recipe's own if None."""
     evaluations: int = 5
@@ -101,7 +103,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
             model=recipe.model if asked.dropout is None else with_fields(recipe.model, dropout=asked.dropout),
             data=corpus(asked, name),
             examples=with_fields(recipe.examples, **changes) if changes else recipe.examples,
-            optimizer=replace(asked.optimizer, schedule=ScheduleConfig(name="linear")),
+            optimizer=asked.optimizer,
             warm_start=asked.teacher if name in asked.students else "",
         )
     return found

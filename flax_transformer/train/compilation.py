@@ -14,7 +14,6 @@ FOUND = "/jax/compilation_cache/cache_hits"
 MOST_CAUSES = 4
 """Changes that are spelled out at most."""
 
-
 SHAPE = re.compile(r": (\w+)\[[\d, ]*\] → \1\[[\d, ]*\]$")
 """A change of an array's shape alone."""
 
