@@ -31,9 +31,14 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.comparison_page import comparison_table
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import budgeted_steps, launch_series, scheduled, train_all
+from flax_transformer.task.start import StartConfig
 from flax_transformer.train import OptimizerConfig, ScheduleConfig
 
 RECIPES = Path(__file__).with_name("translate_text.py")
+FROM_SCRATCH = {
+    name: recipe for name, recipe in find_experiments(RECIPES).items() if not isinstance(recipe.model, StartConfig)
+}
+"""Its models that begin with nothing."""
 WARMUP = 5
 """The learning rate rises in one of so many steps, and then falls to nothing."""
 
@@ -46,7 +51,7 @@ class Comparison:
     """Folder of the series."""
     data: TextCorpus = TextCorpus()
     """The corpus; without a root or a TFDS name it is number words."""
-    models: tuple[str, ...] = tuple(find_experiments(RECIPES))
+    models: tuple[str, ...] = tuple(FROM_SCRATCH)
     """Names of `translate_text.py`."""
     seeds: tuple[int, ...] = (0,)
     """What runs begin from."""
@@ -80,9 +85,8 @@ class Comparison:
 
     def __post_init__(self):
         check_at_least(self, 1, "steps", "evaluations", "average")
-        known = find_experiments(RECIPES)
-        if unknown := [name for name in (*self.models, *self.students) if name not in known]:
-            raise ValueError(f"models must be of {', '.join(known)}, got {', '.join(unknown)}")
+        if unknown := [name for name in (*self.models, *self.students) if name not in FROM_SCRATCH]:
+            raise ValueError(f"models must be of {', '.join(FROM_SCRATCH)}, got {', '.join(unknown)}")
         if self.minutes <= 0:
             raise ValueError(f"minutes must be above 0, got {self.minutes}")
         if bool(self.students) != bool(self.taught):
@@ -95,7 +99,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
     """Return the recipe of every model, without its steps."""
     found = {}
     for name in asked.models:
-        recipe = find_experiments(RECIPES)[name]
+        recipe = FROM_SCRATCH[name]
         changes = {"tokens": asked.tokens, "buckets": asked.buckets, "merges": asked.merges}
         changes = {field: value for field, value in changes.items() if value is not None}
         found[name] = replace(

@@ -83,6 +83,14 @@ def words(root, count=40):
     return TextCorpus(root=str(root))
 
 
+def test_what_is_compared_by_default_begins_with_nothing(architectures):
+    made = architectures.recipes(architectures.Comparison())
+    assert {"transformer", "luong", "ctc"} < set(made)
+    assert "finetune" not in made
+    with pytest.raises(ValueError, match="models must be of transformer, .*, got finetune"):
+        architectures.Comparison(models=("finetune",))
+
+
 def test_a_budget_is_measured_once_and_gives_each_model_its_steps(architectures, tmp_path, monkeypatch, capsys):
     measured = []
 
