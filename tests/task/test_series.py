@@ -87,7 +87,7 @@ def test_what_is_compared_by_default_begins_with_nothing(architectures):
     made = architectures.recipes(architectures.Comparison())
     assert {"transformer", "luong", "ctc"} < set(made)
     assert "finetune" not in made
-    with pytest.raises(ValueError, match="models must be of transformer, .*, got finetune"):
+    with pytest.raises(ValueError, match=r"models must be of transformer, .*, got finetune"):
         architectures.Comparison(models=("finetune",))
 
 
