@@ -10,6 +10,10 @@ from typing import Any
 from flax_transformer.ops.marked import Marked, Place
 
 
+class UnmarkedError(ValueError):
+    """A function marks nothing by the name that is asked for."""
+
+
 def capture(f: Callable, name: str) -> Callable:
     """Make g with `g(*args) = (f(*args), values)`: the values that f marks by `name`, in program order.
 
@@ -22,8 +26,8 @@ def capture(f: Callable, name: str) -> Callable:
       name: what f calls the values it marks; other marks are ignored.
 
     Raises:
-      ValueError: by g, when f marks nothing by that name, or a mark is where it may run any number of times: inside
-        `while`, `cond` and the like.
+      UnmarkedError: by g, when f marks nothing by that name.
+      ValueError: by g, when a mark is where it may run any number of times: inside `while`, `cond` and the like.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -38,7 +42,7 @@ def capture(f: Callable, name: str) -> Callable:
         result, values = capture_all(f, name.__eq__)(*args)
         if name not in values:
             marked = marks(f, *args)
-            raise ValueError(f"capture needs a name of what f marks: {', '.join(marked) or 'nothing'}; got {name!r}")
+            raise UnmarkedError(f"capture needs a name of what f marks: {', '.join(marked) or 'nothing'}; got {name!r}")
         return result, values[name]
 
     return g

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.models.protocol import EncoderDecoder
 from flax_transformer.ops import capture
-from flax_transformer.ops.capture import marks
+from flax_transformer.ops.capture import UnmarkedError, marks
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, TextAttention
 from flax_transformer.task.translator import Search, Translator, padded_length
@@ -75,9 +75,7 @@ def where_weights_are() -> Iterator[None]:
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
         try:
             yield
-        except ValueError as error:
-            if "capture needs a name" not in str(error):
-                raise
+        except UnmarkedError as error:
             rule = "attention is drawn where layers attend by `ops.attention`, which marks its weights"
             raise ValueError(f"{rule}; this model has none") from error
 

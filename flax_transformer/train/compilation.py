@@ -2,9 +2,8 @@
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,9 +12,6 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 FOUND = "/jax/compilation_cache/cache_hits"
 MOST_CAUSES = 4
 """Changes that are spelled out at most."""
-
-SHAPE = re.compile(r": (\w+)\[[\d, ]*\] → \1\[[\d, ]*\]$")
-"""A change of an array's shape alone."""
 
 
 class Compilations:
@@ -54,6 +50,11 @@ class _Leaf:
     """What JAX knows of an argument when it looks for a program."""
 
     kind: str
+    """The type of its elements, or its own."""
+    shape: tuple[int, ...] | None = None
+    """None: it is no array."""
+    weak: bool = False
+    """Whether it is an array of a weak type."""
     place: str = ""
     value: Any = dataclasses.field(default=None, compare=False)
     """Of what is no array; it decides where it is static alone."""
@@ -63,13 +64,19 @@ class _Leaf:
         if not isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
             return cls(type(value).__name__, value=value)
         aval = jax.typeof(value)  # of an array whose memory was taken over, too
-        weak = " (weak type)" if aval.weak_type else ""
         committed = getattr(value, "committed", False)
         return cls(
-            f"{aval.dtype}{list(aval.shape)}{weak}",
+            str(aval.dtype),
+            tuple(aval.shape),
+            bool(aval.weak_type),
             place=_spell_place(value.sharding) if committed else "",
             value=None if hasattr(value, "dtype") else value,
         )
+
+
+    def __str__(self) -> str:
+        weak = " (weak type)" if self.weak else ""
+        return self.kind if self.shape is None else f"{self.kind}{list(self.shape)}{weak}"
 
 
 def _spell_place(sharding: Any) -> str:
@@ -99,13 +106,25 @@ class Causes:
         return _spell(found) if found else nothing
 
 
-def _spell(found: list[str]) -> str:
+class Change(NamedTuple):
+    """How a leaf or a static field differs."""
+
+    path: str
+    how: str
+    axes: int | None = None
+    """How many an array has before and after whose shape alone has changed."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.how}"
+
+
+def _spell(found: list[Change]) -> str:
     """Write the first changes in a line; where shapes alone have changed, that with the most axes stands for all."""
-    if shapes := all(SHAPE.search(change) for change in found):
-        found = sorted(found, key=lambda change: change.count(","), reverse=True)
+    if shapes := all(change.axes is not None for change in found):
+        found = sorted(found, key=lambda change: change.axes, reverse=True)
     most = 1 if shapes else MOST_CAUSES
     more = f", and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+    return ", ".join(map(str, found[:most])) + more
 
 
 class Watched:
@@ -154,23 +173,25 @@ def _parameters(function: Callable, arguments: tuple) -> list[str]:
     return names if len(names) == len(arguments) else [f"argument {i}" for i in range(len(arguments))]
 
 
-def changes(before: Any, after: Any) -> list[str]:
+def changes(before: Any, after: Any) -> list[Change]:
     """List how two trees of what was given differ: leaves, or static fields where all leaves are the same."""
     old, new = (dict(_leaves(tree)) for tree in (before, after))
-    found = [f"{path}: {_change(old[path], leaf)}" for path, leaf in new.items() if old.get(path, leaf) != leaf]
-    found += [f"{path}: new, {leaf.kind}" for path, leaf in new.items() if path not in old]
-    found += [f"{path}: gone, was {leaf.kind}" for path, leaf in old.items() if path not in new]
+    found = [_change(path, old[path], leaf) for path, leaf in new.items() if old.get(path, leaf) != leaf]
+    found += [Change(path, f"new, {leaf}") for path, leaf in new.items() if path not in old]
+    found += [Change(path, f"gone, was {leaf}") for path, leaf in old.items() if path not in new]
     if not found:
         found = list(_static(before, after, ""))
     if not found:
-        found = [f"{p}: {old[p].value!r} → {new[p].value!r}" for p in new if not _same(old[p].value, new[p].value)]
+        values = ((path, old[path].value, new[path].value) for path in new)
+        found = [Change(path, f"{one!r} → {other!r}") for path, one, other in values if not _same(one, other)]
     return found
 
 
-def _change(old: _Leaf, new: _Leaf) -> str:
-    if old.kind != new.kind:
-        return f"{old.kind} → {new.kind}"
-    return f"laid out by {old.place or 'nobody'} → {new.place or 'nobody'}"
+def _change(path: str, old: _Leaf, new: _Leaf) -> Change:
+    if str(old) == str(new):
+        return Change(path, f"laid out by {old.place or 'nobody'} → {new.place or 'nobody'}")
+    reshaped = (old.kind, old.weak) == (new.kind, new.weak)
+    return Change(path, f"{old} → {new}", axes=len(old.shape) + len(new.shape) if reshaped else None)
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, _Leaf]]:
@@ -178,13 +199,13 @@ def _leaves(tree: Any) -> Iterator[tuple[str, _Leaf]]:
         yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
 
 
-def _static(old: Any, new: Any, path: str) -> Iterator[str]:
+def _static(old: Any, new: Any, path: str) -> Iterator[Change]:
     """Go down two trees with the same leaves, and tell what is static and differs."""
     parts = [jax.tree_util.default_registry.flatten_one_level_with_keys(tree) for tree in (old, new)]
     if isinstance(old, _Leaf) or None in parts:
         return
     if type(old) is not type(new):
-        yield f"{path}: {type(old).__name__} → {type(new).__name__}"
+        yield Change(path, f"{type(old).__name__} → {type(new).__name__}")
         return
     (inside, fixed), (others, changed) = parts
     yield from _differing(_by_name(fixed), _by_name(changed), path)
@@ -200,7 +221,7 @@ def _by_name(fixed: Any) -> Any:
     return fixed
 
 
-def _differing(old: Any, new: Any, path: str) -> Iterator[str]:
+def _differing(old: Any, new: Any, path: str) -> Iterator[Change]:
     if _same(old, new):
         return
     parts = ()
@@ -212,7 +233,7 @@ def _differing(old: Any, new: Any, path: str) -> Iterator[str]:
         whole = not any(isinstance(one, tuple | list | dict) or dataclasses.is_dataclass(one) for one in (*old, *new))
         parts = [] if whole else [("", *pair) for pair in zip(old, new, strict=True)]
     if not parts:
-        yield f"{path}: {old!r:.80} → {new!r:.80}"
+        yield Change(path, f"{old!r:.80} → {new!r:.80}")
     for name, one, other in parts:
         yield from _differing(one, other, _join(path, name))
 
