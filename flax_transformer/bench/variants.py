@@ -4,7 +4,7 @@ Memory is what the compiler plans beside arguments and results (`memory_analysis
 would not fit. The error is that of `QUERIES` places against softmax attention, as a share of its norm.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,7 +64,8 @@ def bench_variants(
     """Measure each variant at each length, on random heads; errors on trained ones beside, where they are given.
 
     Args:
-      trained: queries, keys and values of trained heads, at a length of their own.
+      trained: queries, keys and values of trained heads; errors are those of their first positions, as many as each
+        length has, and of all.
       say: told what is measured.
 
     Raises:
@@ -85,7 +86,7 @@ def bench_variants(
             say(f"{length} {name}")
             before = {each["name"]: each for each in results if each["length"] < length}.get(name)
             results.append({"length": length, "name": name, **_measure(name, heads_of, mask, limits, before)})
-    errors = {} if trained is None else dict(_errors(names, trained, mask))
+    whole = 0 if trained is None else trained[0].shape[1]
     return {
         "target": {"name": "attention variants", "dtype": "float32", "shape": shape},
         "environment": environment(),
@@ -94,7 +95,11 @@ def bench_variants(
         "patience": limits.patience,
         "results": results,
         "crossings": {name: crossing(results, name) for name in names if name in VARIANTS},
-        "trained": {"length": None if trained is None else trained[0].shape[1], "errors": errors},
+        "trained": [
+            {"length": length, "name": name, **_error(name, [each[:, :length] for each in trained or ()], mask)}
+            for length in sorted({*(each for each in lengths if each < whole), *([whole] if whole else [])})
+            for name in names
+        ],
     }
 
 
@@ -179,10 +184,10 @@ def relative_error(
     return float(jnp.linalg.norm(ours - exact) / jnp.linalg.norm(exact))
 
 
-def _errors(names: tuple[str, ...], trained: tuple[Array, ...], mask: Mask | None) -> Iterator[tuple[str, Any]]:
-    for name in names:
-        reason = _refuses(name, list(trained), mask)
-        yield name, reason or relative_error(_function(name), *trained, mask)
+def _error(name: str, qkv: list[Array], mask: Mask | None) -> dict[str, Any]:
+    if reason := _refuses(name, qkv, mask):
+        return {"reason": reason}
+    return {"error": relative_error(_function(name), *qkv, mask)}
 
 
 def render_variants(record: dict[str, Any]) -> str:
@@ -213,9 +218,16 @@ def render_variants(record: dict[str, Any]) -> str:
         "in memory, forward and backward, below exact attention (xla) of the lengths measured:",
         *(f"  {name}: {f'from {at} on' if at else 'nowhere'}" for name, at in record["crossings"].items()),
     ]
-    if errors := record["trained"]["errors"]:
-        errors_by_name = (
-            f"  {name}: {each if isinstance(each, str) else f'{each:.3f}'}" for name, each in errors.items()
-        )
-        lines += [f"error on trained heads, {record['trained']['length']} positions:", *errors_by_name]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_trained_lines(record["trained"])])
+
+
+def _trained_lines(found: list[dict[str, Any]]) -> list[str]:
+    if not found:
+        return []
+    lengths, names = (list(dict.fromkeys(each[key] for each in found)) for key in ("length", "name"))
+    errors = {(each["name"], each["length"]): each.get("error") for each in found}
+    cell = lambda error: "–" if error is None else f"{error:.3f}"  # noqa: E731
+    table = [[name, *(cell(errors[name, length]) for length in lengths)] for name in names]
+    reasons = {f"  {each['name']}, {each['length']}: {each['reason']}": None for each in found if "reason" in each}
+    heading = "error on trained heads, by how many of their first positions:"
+    return [heading, align([["", *map(str, lengths)], *table], "l" + "r" * len(lengths)), *reasons]

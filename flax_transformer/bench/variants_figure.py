@@ -27,15 +27,19 @@ def variants_figure(record: dict[str, Any]) -> Any:
     looks = {name: _look(at, name) for at, name in enumerate(names)}
     for axes, (title, part, value, unit) in zip(grid[[0, 1, 3, 4]], PANELS, strict=True):
         for name in names:
-            _line(axes, record, name, lambda each, part=part, value=value: value(each.get(part) or {}), looks[name])
+            read = lambda each, part=part, value=value: value(each.get(part) or {})  # noqa: E731
+            _line(axes, record["results"], name, read, looks[name])
         axes.set(title=title, ylabel=unit, xlabel="length")
-    for name in names:
-        if name not in EXACT:
-            _line(grid[2], record, name, lambda each: each.get("error"), looks[name])
-    grid[2].set(title="error against softmax, random heads", xlabel="length", ylabel="share of the norm")
+    for axes, heads, found in ((grid[2], "random", record["results"]), (grid[5], "trained", record["trained"])):
+        for name in names:
+            if name not in EXACT:
+                _line(axes, found, name, lambda each: each.get("error"), looks[name])
+        axes.set(title=f"error against softmax, {heads} heads", xlabel="length", ylabel="share of the norm")
+    if not record["trained"]:
+        grid[5].set_axis_off()
+        grid[5].set_title("")
     handles, labels = grid[0].get_legend_handles_labels()
-    grid[5].legend(handles, labels, loc="center")
-    grid[5].axis("off")
+    figure.legend(handles, labels, loc="outside right center")
     shape = record["target"]["shape"]
     what = ", ".join(f"{name} {size}" for name, size in shape.items())
     figure.suptitle(f"{record['target']['name']}: {what}; {record['environment']['cpu']}")
@@ -48,8 +52,8 @@ def save_figure(record: dict[str, Any], path: Path | None) -> None:
         variants_figure(record).savefig(path)
 
 
-def _line(axes: Any, record: dict[str, Any], name: str, value: Any, look: dict) -> None:
-    found = [(each["length"], value(each)) for each in record["results"] if each["name"] == name]
+def _line(axes: Any, results: list[dict[str, Any]], name: str, value: Any, look: dict) -> None:
+    found = [(each["length"], value(each)) for each in results if each["name"] == name]
     found = [(length, number) for length, number in found if number]
     if found:
         axes.plot(*zip(*found, strict=True), label=name, **look)

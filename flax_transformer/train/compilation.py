@@ -73,7 +73,6 @@ class _Leaf:
             value=None if hasattr(value, "dtype") else value,
         )
 
-
     def __str__(self) -> str:
         weak = " (weak type)" if self.weak else ""
         return self.kind if self.shape is None else f"{self.kind}{list(self.shape)}{weak}"

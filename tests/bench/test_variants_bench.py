@@ -35,9 +35,13 @@ def test_errors_memory_and_times_are_told(record):
     assert found["linear", 32]["forward_backward"]["time"]["median"] > 0
     assert found["nystrom", 32]["reason"] == "its landmarks must divide the length, got T=32, landmarks=64"
     assert found["nystrom", 64]["error"] < 1e-5  # as many landmarks as positions
+    trained = {(each["name"], each["length"]): each for each in record["trained"]}
+    assert {length for _, length in trained} == {32, 40}  # no 64: the heads have 40 positions
+    assert trained["xla", 32]["error"] < 1e-6 < trained["linear", 40]["error"] != trained["linear", 32]["error"]
     text = render_variants(record)
     assert "not run: nystrom: its landmarks must divide the length" in text
-    assert "error on trained heads, 40 positions:" in text
+    assert "error on trained heads, by how many of their first positions:" in text
+    assert "  nystrom, 40: its landmarks must divide the length" in text
 
 
 def test_what_does_not_fit_is_compiled_and_not_run():
