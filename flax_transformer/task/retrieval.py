@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays, Chain
 from flax_transformer.data.identity import name_function
-from flax_transformer.data.image import ImageRows, each_image_once, labelled_images
+from flax_transformer.data.image import ImageRows, PairAugment, each_image_once, labelled_images
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.image.image_set import Images
 from flax_transformer.data.image.stream import order
@@ -61,7 +61,10 @@ def as_seen(images: Any, fixed: Sequence[Any], index: int) -> Any:
 
 @frozen
 class ImagePairs(LabelledImages):
-    """Lay out both images of a pair a row, each changed at random by itself; held out are `HeldMatches`."""
+    """Lay out both images of a pair a row, changed alike and then each by itself; held out are `HeldMatches`."""
+
+    alike: PairAugment = PairAugment()
+    """What is changed in both images of a training pair alike, at random."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -77,11 +80,13 @@ class ImagePairs(LabelledImages):
         found = opened(data, "pairs")
         settled = self._settled(context, found.channels)
         shape, fixed = shape_of(found, settled.size), settled._fixed()
+        if self.alike.turn and shape[0] != shape[1]:
+            raise ValueError(f"images that are turned must be as high as wide, got alike.turn and {shape[:2]} pixels")
         normalise = normalised(settled.mean, settled.std, found.channels)
         train = found.splits["train"]
         each = () if self.augment.area else fixed
         sides = [settled._held(numbered(side), each) for side in (train["image"], train["other"])]
-        source = PairRows(sides, self.augment.examples(shape[:2], settled.resample), context.seed)
+        source = PairRows(sides, self.alike, self.augment.examples(shape[:2], settled.resample), context.seed)
         before, after = self.augment.batches(0)
         batches = image_stream(
             source, *before, normalise, *after, Halves(), rows=2 * self.rows, seed=context.seed, pairs=True
@@ -124,6 +129,8 @@ class PairRows:
 
     sides: Sequence[Sequence[Any]]
     """Of each half, its images and what makes them one size."""
+    alike: PairAugment
+    """What changes both halves alike."""
     transforms: Sequence[Any]
     """What changes each image at random."""
     seed: int
@@ -131,7 +138,7 @@ class PairRows:
     @property
     def identity(self) -> dict[str, Any]:
         """Name images, transforms and order."""
-        changes = [[name_function(each) for each in (*fixed, *self.transforms)] for _, *fixed in self.sides]
+        changes = [[name_function(each) for each in (*fixed, self.alike, *self.transforms)] for _, *fixed in self.sides]
         return {"data": [images.fingerprint for images, *_ in self.sides], "transforms": changes, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
@@ -142,8 +149,9 @@ class PairRows:
             images, *fixed = self.sides[half]
             epoch, place = divmod(pair, len(images))
             index = int(order(len(images), self.seed, epoch)[place])
-            rng = np.random.default_rng((self.seed, number))
-            examples.append(Chain((*fixed, *self.transforms))(images[index], rng))
+            example = Chain(tuple(fixed))(images[index], np.random.default_rng(0))
+            example = self.alike(example, np.random.default_rng((self.seed, pair, 1)))
+            examples.append(Chain(tuple(self.transforms))(example, np.random.default_rng((self.seed, number))))
         return ImageRows()(examples)
 
 

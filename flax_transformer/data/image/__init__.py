@@ -22,6 +22,7 @@ from flax_transformer.data.image.image_folder import ImageFolderData, ImageSetsD
 from flax_transformer.data.image.image_pair import ImagePairData, image_pairs
 from flax_transformer.data.image.image_set import Files, InMemoryImages, Objects, image_scenes, labelled_images
 from flax_transformer.data.image.open import ImageData, open_images
+from flax_transformer.data.image.pair_augment import PairAugment
 from flax_transformer.data.image.stream import DecodedRows, ImageStream, InMemoryRows, each_image_once, load_images
 from flax_transformer.data.image.text import CaptionData, QuestionData, captioned_images, visual_questions
 
@@ -45,6 +46,7 @@ __all__ = [
     "MixupCutmix",
     "Normalise",
     "Objects",
+    "PairAugment",
     "QuestionData",
     "RandAugment",
     "RandomApply",

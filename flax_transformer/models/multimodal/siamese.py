@@ -1,6 +1,9 @@
 """The Siamese encoder: one tower for both halves of a pair, as images of the same thing (Bromley et al. 1993; Chen et
 al. 2020, https://arxiv.org/abs/2002.05709).
 
+With a head of every position, the vectors of all positions side by side are one: halves are then compared place by
+place, as drawings of the same layout are.
+
 Axes: B pairs, H W height and width in pixels, C channels, E width of the common space.
 """
 
@@ -58,7 +61,10 @@ class Siamese(Matcher):
     def embed(self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
         """Embed images; `key` is for dropout."""
         keys = split_keys(key)
-        return unit(self.tower.head(self.tower.hidden_states(images, key=keys[0]), key=keys[1]))
+        vectors = self.tower.head(self.tower.hidden_states(images, key=keys[0]), key=keys[1])
+        if self.tower.cfg.head.pool == "every":
+            vectors = vectors.reshape(*vectors.shape[:-2], -1)
+        return unit(vectors)
 
     def hidden_states(
         self,
