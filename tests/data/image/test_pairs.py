@@ -4,10 +4,14 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import PIL.Image
 import pytest
 
-from flax_transformer.data.image import CaptionData, ImagePairData
+from flax_transformer.data.image import CaptionData, ImagePairData, PairAugment
 from flax_transformer.data.synthetic import ALL_COLOURS, CaptionedShapes
+from flax_transformer.task.opened import Context
+from flax_transformer.task.retrieval import ImagePairs
+from flax_transformer.train.folder import RunFolder
 from tests.data.image.image_files import pixels, write_image
 
 
@@ -122,6 +126,63 @@ def test_pictures_without_their_twin_are_refused(tmp_path):
         ImagePairData(root=str(tmp_path)).open()
     with pytest.raises(FileNotFoundError, match="must be a folder of two folders of images"):
         ImagePairData(root=str(tmp_path / "none")).open()
+
+
+def changed(array, augment, seed):
+    return np.asarray(augment({"image": PIL.Image.fromarray(array)}, np.random.default_rng(seed))["image"])
+
+
+@pytest.mark.parametrize("name", ["flip", "turn", "channels"])
+def test_both_halves_are_changed_alike(name):
+    array, augment = pixels(3, 5, 5), PairAugment(**{name: 0.5})
+    found = [changed(array, augment, seed) for seed in range(60)]
+    for seed, each in enumerate(found):
+        np.testing.assert_array_equal(255 - each, changed(255 - array, augment, seed))
+    reached = {each.tobytes() for each in found}
+    assert array.tobytes() in reached
+    assert len(reached) == {"flip": 2, "turn": 4, "channels": 6}[name]
+    still = [np.array_equal(each, array) for each in found]
+    assert 0.3 < np.mean(still) < 0.8
+
+
+def test_turns_and_mirrors_are_those_of_the_array():
+    array = pixels(4, 5, 7)
+    turns = {changed(array, PairAugment(turn=1.0), seed).tobytes() for seed in range(40)}
+    assert turns == {np.rot90(array, count).tobytes() for count in (1, 2, 3)}
+    np.testing.assert_array_equal(changed(array, PairAugment(flip=1.0), 0), array[:, ::-1])
+    np.testing.assert_array_equal(changed(array[..., 0], PairAugment(channels=1.0), 0), array[..., 0])  # grey
+    np.testing.assert_array_equal(changed(array, PairAugment(), 0), array)
+
+
+def test_a_share_beyond_1_is_refused():
+    with pytest.raises(ValueError, match=r"turn must be in \[0, 1\], got 1\.5"):
+        PairAugment(turn=1.5)
+
+
+def pair_batches(root, **options):
+    opened = ImagePairs(rows=4, alike=PairAugment(**options)).open(
+        ImagePairData(root=str(root)), Context(folder=RunFolder(root))
+    )
+    stream = iter(opened.batches)
+    return [next(stream)["inputs"] for _ in range(6)]
+
+
+def test_rows_of_training_are_changed_alike_and_others_every_time(tmp_path):
+    for number in range(6):
+        for side in ("one", "two"):
+            array = pixels(number, 6, 6)
+            write_image(tmp_path / side / f"{number}.png", array if side == "one" else 255 - array)
+    found = pair_batches(tmp_path, flip=0.5, turn=0.5, channels=0.5)
+    for each in found:
+        np.testing.assert_allclose(each["images"], -each["others"], atol=1e-6)  # values lie around 0
+    assert len({image.tobytes() for each in found for image in each["images"]}) > 12  # of 4 images
+    plain = pair_batches(tmp_path)
+    assert len({image.tobytes() for each in plain for image in each["images"]}) == 4
+
+
+def test_images_that_are_not_square_are_not_turned(tmp_path):
+    with pytest.raises(ValueError, match=r"must be as high as wide, got alike\.turn and \(6, 8\) pixels"):
+        pair_batches(twins(tmp_path), turn=0.1)
 
 
 @pytest.mark.parametrize(("tested", "sizes"), [(1, {}), (12, {}), (48, {}), (6, {"colours": 6, "shapes": 4})])
