@@ -39,7 +39,7 @@ slow: $(BIN)/.dev  ## the slow tests that need no torch
 soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
 	@$(BIN)/python -m pytest -n 0 -m soak tests/reliability
 
-# Those that take long take turns as above; PARITY=parity asks for all of them.
+# Those that take long take turns as above, and a third of the cases of others runs; PARITY=parity asks for all of them.
 parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'jax2onnx>=0.17' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }

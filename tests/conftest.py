@@ -42,9 +42,14 @@ TURN = int(os.environ.setdefault("TURN", str(datetime.date.today().toordinal()))
 """Which sixtieth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
 
 
+CASES = 3
+"""Of the cases of a test against torch or transformers a third runs, another one every day, and one at least."""
+
+
 def pytest_report_header():
     """Say which of the long tests run."""
-    return f"of the long tests, those of turn {TURN} of {TURNS} (TURN={TURN}); make slow runs all"
+    some = f"of the long tests, those of turn {TURN} of {TURNS} (TURN={TURN}), and a third of the cases of parity"
+    return f"{some}; make slow and make parity PARITY=parity run all"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,6 +66,8 @@ def pytest_collection_modifyitems(config, items):
             if number % TURNS != TURN:
                 for item in groups[name]:
                     item.add_marker("slow")
+    for item in _later_cases(items):
+        item.add_marker("slow")
 
 
 def _rotating(items):
@@ -77,6 +84,17 @@ def _rotating(items):
         else:
             files[item.path].append(item)
     return parameters, files
+
+
+def _later_cases(items):
+    """Return the cases of parity tests whose day is another one."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("parity") and not item.get_closest_marker("rotates") and hasattr(item, "callspec"):
+            cases[item.path, item.function].append(item)
+    for each in cases.values():
+        turns = min(CASES, len(each))
+        yield from (item for number, item in enumerate(each) if number % turns != TURN % turns)
 
 
 MAPS = 20_000
