@@ -45,7 +45,7 @@ first five (one seed, 125 CPU minutes in 136 by the clock on one core of an AMD 
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import ImagePairData
+from flax_transformer.data.image import ImagePairData, PairAugment
 from flax_transformer.data.synthetic import ShapeCaptions
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
@@ -71,6 +71,11 @@ CLIP = with_fields(
 )
 STEM = with_fields(cct(embed=128, heads=4, depth=4, inner=256, image=64, stem=(32, 64)), unroll=True)
 TOWER = with_head(STEM, outputs=WIDTH, pool="weighted", bias=False)
+# Halves are compared place by place: a vector of 32 for each of 8 × 8 places.
+TWIN = with_head(
+    with_fields(cct(embed=128, heads=4, depth=3, inner=256, image=32, stem=(32,), pool=False), unroll=True),
+    outputs=32, pool="every", bias=False,
+)  # fmt: skip
 
 
 def experiment(**parts: Any) -> Recipe:
@@ -100,9 +105,12 @@ EXPERIMENTS = {
         ),
     ),
     "twins": experiment(
-        model=SiameseConfig(tower=TOWER),
+        model=SiameseConfig(tower=TWIN),
         data=ImagePairData(root="EMOJI"),
-        examples=ImagePairs(augment=Augment(area=0.6, jitter=0.4)),
+        examples=ImagePairs(
+            size=32, augment=Augment(area=0.8, jitter=0.2), alike=PairAugment(flip=0.5, turn=0.5, channels=0.5)
+        ),
+        train=TrainConfig(steps=1_500, log_every=50, eval_every=250, checkpoint_every=500, ema=0.99),
     ),
 }
 

@@ -49,7 +49,7 @@ def short(name, folder, steps):
                 write_image(folder / side / f"{number}.png", pixels(number + len(side) * (side == "two"), 8, 8))
         tower = SiameseConfig(tower=with_head(stem, outputs=6, pool="weighted", bias=False))
         changes = {"model": tower, "data": ImagePairData(root=str(folder))}
-    length = {"length": 16} if name == "captions" else {}
+    length = {"length": 16} if name == "captions" else {"size": None}
     examples = replace(recipe.examples, rows=8, augment=EVERYTHING, **length)
     schedule = ScheduleConfig(name="constant")
     return replace(
