@@ -27,9 +27,9 @@ an accelerator, where `--model.compute bfloat16` and `--model.remat full` save t
 
 Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4
 --seconds 4` makes longer ones. Of 300 test sentences, made of test recordings alone, 377 words: `seq2seq` had a word
-error rate of 2.7 ± 0.7 % after 600 steps, in 2.6 minutes of one core with the test (three seeds, 2026-11-29), `ctc` one of 19.63 %, and 8.11 %
-of letters, after 700, in three minutes (one seed, 2026-11-25). Of 300 sentences of three to five recordings `ctc` had
-one of 1.49 % after 2,500 steps, in ten minutes of one busy core (one seed, 2026-11-27):
+error rate of 2.7 ± 0.7 % after 600 steps, in 2.6 minutes of one core with the test (three seeds, 2026-11-29), `ctc` one
+of 19.63 %, and 8.11 % of letters, after 700, in three minutes (one seed, 2026-11-25). Of 300 sentences of three to five
+recordings `ctc` had one of 1.49 % after 2,500 steps, in ten minutes of one busy core (one seed, 2026-11-27):
 
     python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD --augment.speed 0.1 \
         --data.how.least 3 --data.how.most 5 --data.how.seconds 4 --seconds 4 --train.steps 2500
