@@ -20,9 +20,8 @@ Xeon beside other work, 2026-11-23).
     python experiments/classify_video.py skeleton --workdir runs/skeletons --data.root MSR_ACTION3D
 
 reads joints as the pixels of a video, and reached 85.1 ± 2.9 % accuracy on the 275 sequences of the subjects of MSR
-Action3D that it was not trained on (88.4, 82.9 and 84.0 % with --train.seed 0, 1, 2, in 3.5 minutes of one core of an
-AMD EPYC each, 2026-11-29). In papers it is 89 to 94 %. The `timesformer` has not been run
-to its end.
+Action3D that it was not trained on (88.4, 82.9 and 84.0 % with --train.seed 0, 1, 2, in 3.6 minutes of one core of an
+AMD EPYC each, 2026-11-29). In papers it is 89 to 94 %. The `timesformer` has not been run to its end.
 """
 
 from dataclasses import replace

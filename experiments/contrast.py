@@ -40,7 +40,7 @@ colours that one has not been tried.
 
 finds of 191 emoji that it was not trained on 84.82 % by the other vendor's drawing, either way, and 96.1 % among the
 first five (one seed, 50 CPU minutes in 52 by the clock on one core of an AMD EPYC, 2026-11-29). Of two layers, with
-vectors of 16 a place and `--augment.jitter 0.4`, 600 steps gave 84.6 % in 16 CPU minutes; 400 steps without
+vectors of 16 a place and `--augment.jitter 0.4`, 600 steps gave 84.6 % in 15 CPU minutes; 400 steps without
 `--alike.flip`, `--alike.turn` and `--alike.channels`, which make other pairs of the 1,524, 82.5 % in 10. Before, with
 one vector for the whole image, 64 × 64 pixels and pairs as they are, it was 77.49 % in 125.
 """

@@ -267,7 +267,8 @@ def bench_variants(
       size: Of queries, keys and values, which are random.
       room: Gigabytes that a program may take; what needs more is compiled, and not run.
       patience: Seconds that a call may take; what would take more is not run.
-      run: Run folder, Hugging Face folder or hub id of a model that reads text: errors on its trained heads.
+      run: Run folder, Hugging Face folder or hub id of a model that reads text: errors on its trained heads; of a
+        decoder with --causal.
       text: File that it reads, as much of it as the longest of its positions.
       json: File to write the numbers to.
       figure: File to draw them in, PNG or SVG.

@@ -138,7 +138,7 @@ class PairRows:
     @property
     def identity(self) -> dict[str, Any]:
         """Name images, transforms and order."""
-        changes = [[name_function(each) for each in (*fixed, self.alike, *self.transforms)] for _, *fixed in self.sides]
+        changes = [[name_function(each) for each in (self.alike, *fixed, *self.transforms)] for _, *fixed in self.sides]
         return {"data": [images.fingerprint for images, *_ in self.sides], "transforms": changes, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
@@ -149,9 +149,9 @@ class PairRows:
             images, *fixed = self.sides[half]
             epoch, place = divmod(pair, len(images))
             index = int(order(len(images), self.seed, epoch)[place])
-            example = Chain(tuple(fixed))(images[index], np.random.default_rng(0))
-            example = self.alike(example, np.random.default_rng((self.seed, pair, 1)))
-            examples.append(Chain(tuple(self.transforms))(example, np.random.default_rng((self.seed, number))))
+            example = self.alike(images[index], np.random.default_rng((self.seed, pair, 1)))
+            rng = np.random.default_rng((self.seed, number))
+            examples.append(Chain((*fixed, *self.transforms))(example, rng))
         return ImageRows()(examples)
 
 
