@@ -14,3 +14,4 @@ def _end_readers():
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("grain-prefetch"):
             thread.join(timeout=30)
+            assert not thread.is_alive(), "the test left a stream open: close it"

@@ -1,5 +1,6 @@
 """Images with captions and pairs of images: what is found in a folder, and what is refused."""
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -163,8 +164,8 @@ def pair_batches(root, **options):
     opened = ImagePairs(rows=4, alike=PairAugment(**options)).open(
         ImagePairData(root=str(root)), Context(folder=RunFolder(root))
     )
-    stream = iter(opened.batches)
-    return [next(stream)["inputs"] for _ in range(6)]
+    with contextlib.closing(opened.batches) as stream:
+        return [next(stream)["inputs"] for _ in range(6)]
 
 
 def test_rows_of_training_are_changed_alike_and_others_every_time(tmp_path):
