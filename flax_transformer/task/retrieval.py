@@ -17,6 +17,7 @@ from flax_transformer.data.image.image_set import Images
 from flax_transformer.data.image.stream import order
 from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
+from flax_transformer.metric.csls import csls
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.ops.norm import unit
 from flax_transformer.report.sample import save_image
@@ -180,6 +181,7 @@ class RetrievalEvaluator(Evaluator):
 
     `texts_r1`, `texts_r5` and `texts_r10` are the recalls of a first side called `texts`: the fraction whose own second
     half (image) is among so many. Those of the second side have its name. `recall` is the mean of both at 1.
+    With `neighbours` there are also `texts_csls_r1`, …, by scores rescaled by `csls`.
     """
 
     takes: ClassVar[type] = HeldMatches
@@ -189,21 +191,23 @@ class RetrievalEvaluator(Evaluator):
     """Queries that the report shows."""
     found: int = 5
     """Finds that are shown of each."""
+    neighbours: int = 0
+    """How many are nearest in scores rescaled by `csls`; 0: these are not looked at."""
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 0:
+            raise ValueError(f"neighbours must not be negative, got {self.neighbours}")
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, scores = finished.opened.held, self.scores(finished)
         metrics, table = tested(finished.objective, finished.model, finished.opened.test()), []
-        ways = (scores, held.belong), (scores.T, held.belong.T)
-        for (one, other), (each, right) in zip((held.sides, held.sides[::-1]), ways, strict=True):
-            asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
-            ranks = best_ranks(each[asked], right[asked])
-            recalls = {k: float((ranks < k).mean()) for k in TOP}
-            metrics |= {f"{one}_r{k}": share for k, share in recalls.items()}
-            cells = [f"{100 * share:.2f} %" for share in recalls.values()]
-            table.append(
-                (f"{one} → {other}", f"{asked.sum():,} of {right.shape[1]:,}", *cells, f"{np.median(ranks) + 1:g}")
-            )
+        rescaled = {"csls": csls(scores, self.neighbours)} if self.neighbours else {}
+        for name, matrix in {"": scores, **rescaled}.items():
+            for sides, each, right in ((held.sides, matrix, held.belong), (held.sides[::-1], matrix.T, held.belong.T)):
+                recalls, row = ranked(each, right)
+                metrics |= {"_".join(filter(None, (sides[0], name, k))): share for k, share in recalls.items()}
+                table.append((" → ".join(sides) + (name and f", {name.upper()}"), *row))
         metrics["recall"] = sum(metrics[f"{side}_r1"] for side in held.sides) / 2
         head = ("test", "asked of", *(f"in {k}" for k in TOP), "median rank")
         samples = self._samples(finished, scores)
@@ -253,6 +257,17 @@ def _embed(model: Any, inputs: Any) -> tuple[Array | None, Array | None]:
         return tuple(found)
     vectors = unit(model.output(found))  # of a sentence encoder, which is one for both sides
     return vectors, vectors
+
+
+def ranked(
+    scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"]
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Rank the second halves for each first one that has a right one; return the recalls, and a line of a table."""
+    asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
+    ranks = best_ranks(scores[asked], right[asked])
+    recalls = {f"r{k}": float((ranks < k).mean()) for k in TOP}
+    shares = (f"{100 * share:.2f} %" for share in recalls.values())
+    return recalls, (f"{asked.sum():,} of {right.shape[1]:,}", *shares, f"{np.median(ranks) + 1:g}")
 
 
 def best_ranks(scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"]) -> Int[np.ndarray, " F"]:
