@@ -238,10 +238,10 @@ EXPERIMENTS = {
         objective=LabelLoss(),
         evaluators=(Labels(),),
         optimizer=OptimizerConfig(
-            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=200), weight_decay=0.05,
+            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), weight_decay=0.05,
             decay_pattern=r"(kernel|embedding)$", clip_norm=1.0,
         ),
-        train=TrainConfig(steps=750, log_every=50, eval_every=250, checkpoint_every=250, monitor="accuracy",
+        train=TrainConfig(steps=400, log_every=50, eval_every=100, checkpoint_every=100, monitor="accuracy",
                           keep_best=True),
     ),
 }  # fmt: skip

@@ -21,8 +21,7 @@ class ContrastiveLoss(Objective):
     (Radford et al. 2021, https://arxiv.org/abs/2103.00020).
 
     The model scores every half with every other, `model.output(model.hidden_states(**inputs), limit=…)` [B, B]. On a
-    mesh these are the pairs of all devices. A pair of weight 0 is nobody's other half, and one whose text says the same
-    is no wrong answer: it is left out, which is no matter in a corpus of captions, and much where few are told apart.
+    mesh these are the pairs of all devices. A pair of weight 0 is nobody's other half.
     """
 
     limit: float = 100.0
@@ -56,8 +55,7 @@ class ContrastiveLoss(Objective):
 
     def over(self, scores: Float[Array, "B B"], present: Bool[Array, " B"], same: Bool[Array, "B B"]) -> Loss:
         """Sum the loss over the pairs that are there, from scores."""
-        shown = present & (~same | jnp.eye(len(scores), dtype=bool))
-        ways = (sum_cross_entropy(each, shown, present) / 2 for each in (scores, scores.T))
+        ways = (sum_cross_entropy(each, present, present) / 2 for each in (scores, scores.T))
         return sum(ways), _right(scores, present, same)
 
 
@@ -78,10 +76,9 @@ class SigmoidLoss(Objective):
         """Sum the loss over the pairs of a batch; metrics as `ContrastiveLoss`'s."""
         scores = model.output(model.hidden_states(**batch["inputs"], key=key))
         present = present_pairs(batch, scores)
-        same, own = same_pairs(batch, scores), jnp.eye(len(scores), dtype=bool)
-        asked = present[:, None] & present & (~same | own)
+        own, both = jnp.eye(len(scores), dtype=bool), present[:, None] & present
         losses = jax.nn.softplus(jnp.where(own, -scores, scores))
-        return jnp.sum(jnp.where(asked, losses, 0.0)), _right(scores, present, same)
+        return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present, same_pairs(batch, scores))
 
 
 def sum_cross_entropy(

@@ -71,29 +71,6 @@ def test_an_absent_pair_is_nobodys_half(objective):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
-def test_a_pair_whose_text_says_the_same_is_no_wrong_answer(objective):
-    class Told(Given):
-        def hidden_states(self, *, tokens, **inputs):
-            return super().hidden_states(**inputs)
-
-    def loss(tokens, rows=slice(None)):
-        inputs = {name: jnp.asarray(x[rows]) for name, x in {**pairs(3), "tokens": np.array(tokens)}.items()}
-        return objective(Told(7.0, -2.0), {"inputs": inputs})[0]
-
-    distinct = [[1, 2], [1, 3], [1, 4]]
-    np.testing.assert_allclose(loss(distinct), objective(Given(7.0, -2.0), {"inputs": pairs(3)})[0], rtol=1e-6)
-    alike = loss([[1, 2], [1, 2], [1, 4]])
-    assert alike < loss(distinct)
-    if isinstance(objective, SigmoidLoss):  # is a sum over pairs of halves: those of 0 and 1 are left out
-        scores = scored(Given(7.0), pairs(3)) - 2
-        np.testing.assert_allclose(
-            loss(distinct) - alike, np.log1p(np.exp([scores[0, 1], scores[1, 0]])).sum(), rtol=1e-4
-        )
-    alone = sum(loss(distinct, [row]) for row in range(3))
-    np.testing.assert_allclose(loss([[1, 2]] * 3), alone, atol=1e-6)
-
-
 def test_the_scale_is_limited_in_the_contrastive_loss():
     free, limited = (ContrastiveLoss(limit=limit)(Given(50.0), {"inputs": pairs()})[0] for limit in (1e6, 3.0))
     assert not np.allclose(free, limited)
