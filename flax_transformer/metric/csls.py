@@ -12,7 +12,7 @@ def csls(scores: Float[np.ndarray, "F S"], neighbours: int = 10) -> Float[np.nda
 
     Cross-domain similarity local scaling (Conneau et al. 2018, https://arxiv.org/abs/1710.04087): twice the score, less
     the mean score of either half with its nearest ones of the other side. It uses all that is asked at once, so it
-    suits two lists that are matched, not questions that come one by one.
+    suits two lists that are matched one to one, not questions that come one by one, nor many halves of one.
 
     Args:
       scores: cosines.
