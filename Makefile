@@ -10,6 +10,8 @@ PARITY ?= parity and not slow
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 \
 	$(if $(SHAPES),--jaxtyping-packages=flax_transformer$(comma)beartype.beartype)
 comma := ,
+# Modules that are compiled once serve all the processes that tests start; some containers set it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test slow soak lint format parity matrix docs clean
 

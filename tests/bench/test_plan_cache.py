@@ -1,5 +1,6 @@
 """What the compiler told is told again of the same program alone, whatever file it was written in."""
 
+import itertools
 import os
 import sys
 from dataclasses import replace
@@ -55,8 +56,14 @@ def case(tmp_path, monkeypatch):
     return Case(target=str(tmp_path / "own.py"), topology="v5e:1x1", mesh=MeshConfig(data=1))
 
 
+SECONDS = itertools.count(1)
+"""Times of files: Python takes a compiled module for that of any file of the same second and size."""
+
+
 def write(folder, width, comment=""):
-    (folder / "width_of_it.py").write_text(f"WIDTH = {width}  # {comment}\n")
+    path = folder / "width_of_it.py"
+    path.write_text(f"WIDTH = {width}  # {comment}\n")
+    os.utime(path, (next(SECONDS),) * 2)
     sys.modules.pop("width_of_it", None)
 
 
