@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _end_readers():
-    """Wait for the reader threads that a closed stream of this test leaves behind.
+    """Wait for the reader threads that a closed stream of this test leaves behind; fail where it was left open.
 
     The type checks that run in them draw from the global generator, which Hypothesis watches in the next test.
     """

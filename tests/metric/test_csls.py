@@ -1,4 +1,4 @@
-"""Scores rescaled by the nearest of both sides: by hand, and that hubs are found no longer."""
+"""Scores rescaled by the nearest of both sides: by hand, and that more pairs find each other."""
 
 import numpy as np
 import pytest
