@@ -108,12 +108,14 @@ class Continuations(Evaluator):
 
     count: int = 3
     """Pieces."""
+    tokens: int = 500
+    """Tokens of a continuation, at most; no more than one window of the held-out text either."""
     temperature: float = 0.8
     """Of what is drawn."""
 
     def __post_init__(self):
-        if self.count < 1 or self.temperature <= 0:
-            raise ValueError(f"count must be at least 1, temperature above 0, got {self.count}, {self.temperature}")
+        if min(self.count, self.tokens) < 1 or self.temperature <= 0:
+            raise ValueError(f"count and tokens must be at least 1, temperature above 0, got {self}")
 
     def __call__(self, finished: Finished) -> Shown:
         """Write."""
@@ -121,7 +123,8 @@ class Continuations(Evaluator):
         prompt = max(min(32, windows.length // 2), 1)
         starts = np.linspace(0, len(windows) - 1, self.count, dtype=int)
         ids = np.stack([windows[int(start)]["tokens"][:prompt] for start in starts])
-        options = {"temperature": self.temperature, "top_k": 0, "max_new_tokens": windows.length - prompt + 1}
+        new = min(windows.length - prompt + 1, self.tokens)
+        options = {"temperature": self.temperature, "top_k": 0, "max_new_tokens": new}
         key = jax.random.key(finished.seed)
         written = np.asarray(pretrained.generate(ids, do_sample=True, key=key, **options))[:, prompt:]
         pairs = list(zip(pretrained.tokenizer.decode(ids), pretrained.tokenizer.decode(written), strict=True))

@@ -33,6 +33,14 @@ def _llama(
     )  # fmt: skip
 
 
+def llama_tiny(vocab: int = 65, *, precision: Precision = FLOAT32) -> CausalConfig:
+    """Return a size for a CPU: 4 layers, D=128, 2 heads, 2,048 positions; rotary angles are those for 65,536."""
+    return _llama(
+        vocab, length=2048, depth=4, precision=precision, tied=True, embed=128, inner=384, heads=2,
+        rotary=Rotary(base=500_000.0),
+    )  # fmt: skip
+
+
 def llama2_7b(vocab: int = 32_000, *, precision: Precision = FLOAT32) -> CausalConfig:
     """Return Llama 2 7B (Touvron et al. 2023, https://arxiv.org/abs/2307.09288): 32 layers, D=4096."""
     return _llama(
