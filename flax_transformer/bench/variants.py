@@ -96,7 +96,7 @@ def bench_variants(
         "results": results,
         "crossings": {name: crossing(results, name) for name in names if name in VARIANTS},
         "trained": [
-            {"length": length, "name": name, **_error(name, [each[:, :length] for each in trained or ()], mask)}
+            {"length": length, "name": name, **_error(name, [each[:, :length] for each in trained or ()], mask, limits)}
             for length in sorted({*(each for each in lengths if each < whole), *([whole] if whole else [])})
             for name in names
         ],
@@ -147,12 +147,10 @@ def _measure(name: str, qkv: list[Array], mask: Mask | None, limits: Limits, bef
     found, length = {}, qkv[0].shape[1]
     for part, function in zip(PARTS, (forward, both), strict=True):
         compiled = jax.jit(function).lower(*qkv).compile()
-        memory = compiled.memory_analysis()
-        whole = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-        found[part] = {"temporaries": memory.temp_size_in_bytes}
+        found[part] = {"temporaries": compiled.memory_analysis().temp_size_in_bytes}
         earlier = (before or {}).get(part, {})
-        if whole > limits.room:
-            found[part]["reason"] = f"it needs {amount(whole, 'B')}, of {amount(limits.room, 'B')}"
+        if reason := _no_room(compiled, limits):
+            found[part]["reason"] = reason
         elif before and (
             "time" not in earlier or earlier["time"]["median"] * _growth(name, length, before) > limits.patience
         ):
@@ -162,6 +160,13 @@ def _measure(name: str, qkv: list[Array], mask: Mask | None, limits: Limits, bef
     if "time" in found["forward"]:
         found["error"] = relative_error(attend, *qkv, mask)
     return found
+
+
+def _no_room(compiled: Any, limits: Limits) -> str | None:
+    """Say why a program does not fit, if it does not."""
+    memory = compiled.memory_analysis()
+    whole = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return f"it needs {amount(whole, 'B')}, of {amount(limits.room, 'B')}" if whole > limits.room else None
 
 
 def _growth(name: str, length: int, before: dict[str, Any]) -> float:
@@ -184,10 +189,13 @@ def relative_error(
     return float(jnp.linalg.norm(ours - exact) / jnp.linalg.norm(exact))
 
 
-def _error(name: str, qkv: list[Array], mask: Mask | None) -> dict[str, Any]:
+def _error(name: str, qkv: list[Array], mask: Mask | None, limits: Limits) -> dict[str, Any]:
+    attend = _function(name)
     if reason := _refuses(name, qkv, mask):
         return {"reason": reason}
-    return {"error": relative_error(_function(name), *qkv, mask)}
+    if reason := _no_room(jax.jit(lambda q, k, v: attend(q, k, v, mask)).lower(*qkv).compile(), limits):
+        return {"reason": reason}
+    return {"error": relative_error(attend, *qkv, mask)}
 
 
 def render_variants(record: dict[str, Any]) -> str:

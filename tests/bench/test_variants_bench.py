@@ -45,7 +45,12 @@ def test_errors_memory_and_times_are_told(record):
 
 
 def test_what_does_not_fit_is_compiled_and_not_run():
-    (only,) = bench_variants((64,), names=("xla",), size=SIZE, limits=Limits(room=1000, budget=0.0))["results"]
+    heads = tuple(jax.random.normal(jax.random.key(0), (3, 2, 40, 2, 8)))
+    limits = Limits(room=1000, budget=0.0)
+    record = bench_variants((64,), names=("xla",), size=SIZE, limits=limits, trained=heads)
+    (only,), (trained,) = record["results"], record["trained"]
+    assert trained["reason"].startswith("it needs ")
+    assert "error" not in trained
     assert only["forward"]["temporaries"] > 1000
     assert only["forward"]["reason"].startswith("it needs ")
     assert "time" not in only["forward"]
