@@ -34,7 +34,6 @@ neither has been run.
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -56,7 +55,7 @@ from flax_transformer.task.opened import Context, Opened, VocabularyConfig, chec
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_classification import LabelledTexts
-from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
 MARK, QUESTION, FIRST = 1, 2, 3
 """Tokens: what comes before the tokens to recall, what asks for one, and the first of these."""
@@ -109,7 +108,7 @@ class Questions:
     """Texts with questions at their end, at growing distance from what is asked for."""
 
     rows: int = 16
-    length: int = 1024
+    length: int = 512
     tests: int = 128
     """Texts of each distance to test with."""
 
@@ -212,22 +211,18 @@ def _model(vocab: int, *, embed: int, depth: int, length: int, window: int, drop
 
 
 RECALL = Recipe(
-    model=with_head(_model(64, embed=64, depth=4, length=1024, window=64, dropout=0.0), outputs=16),
+    model=with_head(_model(64, embed=64, depth=4, length=512, window=64, dropout=0.0), outputs=16),
     data=Remembered(),
     examples=Questions(),
     objective=LabelLoss(),
     evaluators=(ByDistance(),),
-    optimizer=OptimizerConfig(
-        name="adamw", learning_rate=2e-3, schedule=ScheduleConfig(name="cosine", warmup=100), clip_norm=1.0
-    ),
-    train=TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=1_000),
+    optimizer=muon_cosine(5e-3),
+    train=TrainConfig(steps=600, log_every=50, eval_every=150, checkpoint_every=300),
 )
 
 EXPERIMENTS = {
     "needle": RECALL,
-    "copy": replace(
-        with_fields(RECALL, count=2), optimizer=replace(RECALL.optimizer, name="muon", learning_rate=5e-3)
-    ),
+    "copy": with_fields(RECALL, count=8, leading=8),  # a global token for each token that is to be recalled
     "reviews": Recipe(
         model=with_head(
             _model(8_192, embed=128, depth=2, length=2_048, window=128, dropout=0.2), outputs=2, pool="first",
