@@ -134,7 +134,9 @@ class _Walk:
         for eqn in inner.eqns:
             counted, results = self.equation(eqn, [read(atom) for atom in eqn.invars])
             if counted:
-                total.update(_placed(counted, str(eqn.source_info.name_stack)))
+                # The backward pass of a checkpoint marks itself what it computes again.
+                marks = not eqn.params.get("differentiated")
+                total.update(_placed(counted, str(eqn.source_info.name_stack), marks))
             values.update(zip(eqn.outvars, results, strict=True))
         return total, [read(atom) for atom in inner.outvars]
 
@@ -233,10 +235,10 @@ def _sum(counts: Iterable[Count]) -> Count:
     return sum(counts, Counter())
 
 
-def _placed(count: Count, scopes: str) -> Count:
-    """Return within which modules everything is, and whether it is computed again."""
+def _placed(count: Count, scopes: str, marks: bool) -> Count:
+    """Return within which modules everything is, and whether it is computed again, where that is marked."""
     # The transpose of what is computed again is its derivative, which nothing has computed before.
-    again = AGAIN in scopes and f"transpose({AGAIN})" not in scopes
+    again = marks and AGAIN in scopes and f"transpose({AGAIN})" not in scopes
     module, placed = module_path(scopes), Counter()
     for kind, value in count.items():
         path = "/".join(filter(None, (module, kind.module)))

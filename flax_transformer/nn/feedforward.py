@@ -14,6 +14,7 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import activation, dropout
+from flax_transformer.ops.remat_name import recomputed
 from flax_transformer.parallel import constrain
 
 
@@ -83,14 +84,17 @@ class FeedForward(Module):
         """Apply to every position alike; `key` is for activation dropout."""
         check_hidden(x, self.cfg.embed)
         check_single(self.down.kernel, 2)
-        return self.down(self._before_down(self._neurons(x), key))
+        return self._rest((self.gate(x), self.up(x)) if self.cfg.gated else (self.up(x),), key)
 
-    def _neurons(self, x: Array) -> Array:
-        """Return the activations [*B, T, F]."""
-        act = activation(self.cfg.activation)
-        hidden = self.up(x)
-        hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
-        return constrain(checkpoint_name(hidden, "neurons"), "batch", "length", "inner")
+    def _rest(self, inner: tuple[Array, ...], key: PRNGKeyArray | None) -> Array:
+        """Go on from what the first linear layers give, of which each is [*B, T, F]."""
+
+        def rest(first: Array, *up: Array) -> Array:
+            hidden = activation(self.cfg.activation)(first)
+            hidden = checkpoint_name(hidden * up[0] if up else hidden, "neurons")
+            return self.down(self._before_down(constrain(hidden, "batch", "length", "inner"), key))
+
+        return recomputed(rest)(*inner)
 
     def _before_down(self, hidden: Array, key: PRNGKeyArray | None) -> Array:
         """Return what the second linear layer is given."""

@@ -10,9 +10,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from flax_transformer.ops.float32 import scaled
+from flax_transformer.ops.remat_name import DRAWN
 from flax_transformer.ops.row_random import drawn_from
 
 _LEVELS = 2**16
@@ -88,7 +90,7 @@ def dropout(x: Float[Array, "*B"], rate: float, key: PRNGKeyArray | None) -> Flo
     """
     if key is None or _levels(rate) == 0:
         return x
-    return jnp.where(keep_mask(key, x.shape, rate), scaled(x, keep_scale(rate)), 0)
+    return jnp.where(checkpoint_name(keep_mask(key, x.shape, rate), DRAWN), scaled(x, keep_scale(rate)), 0)
 
 
 def _levels(rate: float) -> int:

@@ -7,7 +7,6 @@ Axes: B batch, T positions on a grid, D width.
 from dataclasses import fields
 
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -15,8 +14,6 @@ from flax_transformer.nn import ConvConfig
 from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.nn.grid import Grid, check_grid
-from flax_transformer.ops import activation, dropout
-from flax_transformer.parallel import constrain
 
 
 @frozen
@@ -72,6 +69,4 @@ class MixFeedForward(FeedForward):
         check_grid(x, grid)
         hidden = self.up(x)
         hidden = self.convolution(hidden.reshape(*hidden.shape[:-2], *grid, -1)).reshape(hidden.shape)
-        hidden = checkpoint_name(activation(self.cfg.activation)(hidden), "neurons")
-        hidden = constrain(hidden, "batch", "length", "inner")
-        return self.down(dropout(hidden, self.cfg.activation_dropout, key))
+        return self._rest((hidden,), key)
