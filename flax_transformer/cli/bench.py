@@ -118,6 +118,7 @@ def bench(
     from flax_transformer.bench.run import RecompiledError, exit_on_error, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.task.command import spelled
+    from flax_transformer.train.large_pages import large_pages_hint
     from flax_transformer.train.profile import Profile
 
     with exit_on_error():
@@ -130,6 +131,8 @@ def bench(
         if before is not None:
             check_same(before["target"], job.target)
     say = (lambda text: print(text, flush=True)) if jax.process_index() == 0 else lambda text: None
+    if hint := large_pages_hint():
+        say(hint)
     record = run(job, say, traced)
     say(str(record))
     if jax.process_index() == 0:

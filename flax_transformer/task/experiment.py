@@ -24,6 +24,7 @@ from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.compiled_step import programs_folder
 from flax_transformer.train.finetune import adopt_state, freeze, trained_count
 from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
+from flax_transformer.train.large_pages import large_pages_hint
 from flax_transformer.train.loop import (
     Batches,
     Evaluation,
@@ -256,6 +257,8 @@ def _introduce(folder: RunFolder, model: str, mesh: Any) -> None:
     if jax.process_index() == 0:
         devices = "1 device" if mesh is None else " × ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1)
         print(f"{model}, {jax.default_backend()}, {devices}, run folder {short_path(folder.root)}", flush=True)
+        if hint := large_pages_hint():
+            print(hint, flush=True)
 
 
 def write_samples(folder: RunFolder, samples: list[dict]) -> None:
