@@ -196,7 +196,7 @@ def written_positions_of(config: Any) -> int | None:
 
 
 def _positions(table: Any, of: Any) -> int | None:
-    rotary = getattr(getattr(of, "block", None), "rotary", None) is not None
+    rotary = any(getattr(each, "rotary", None) is not None for each in configs_in(getattr(of, "block", None)))
     return table.max_length if table.position == "learned" or rotary else None
 
 

@@ -30,7 +30,7 @@ from flax_transformer.task.model_card import write_card
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
-from flax_transformer.task.spec import Spec, longest, longest_sides, sized
+from flax_transformer.task.spec import Spec, longest, longest_sides, reaching, sized
 from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.task.warm_start import take_tokenizer, warm_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
@@ -166,7 +166,8 @@ class Recipe(Experiment):
         if known is not None:
             check_length(self.examples, known.model.cfg)
             _check_texts(opened.spec, known.model.cfg)
-        config = sized(self.model, opened.spec) if known is None else known.model.cfg
+        length = getattr(self.examples, "positions", None) or 0
+        config = reaching(sized(self.model, opened.spec), length) if known is None else known.model.cfg
         _check_objects(opened.spec, config)
         recipe = replace(self, objective=replace(self.objective, **opened.objective)) if opened.objective else self
         run = _Run(recipe, folder, opened, config, known)

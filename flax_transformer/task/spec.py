@@ -10,7 +10,7 @@ from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.models.vision.uper_head import ConvHeadConfig, MLPHeadConfig, UPerHeadConfig
 from flax_transformer.nn import EmbeddingConfig
-from flax_transformer.nn.config import configs_in
+from flax_transformer.nn.config import configs_in, map_configs
 
 
 @frozen
@@ -76,6 +76,24 @@ def sized(config: Any, spec: Spec) -> Any:
     if "next_sentence" in changed:
         changed["next_sentence"] = spec.next_sentence
     return replace(config, **changed)
+
+
+def reaching(config: Any, length: int) -> Any:
+    """Return a config that says of tables without positions, as beside rotary ones, that they are for rows so long.
+
+    Such a length limits nothing, but a checkpoint says it to others.
+
+    >>> from flax_transformer.models.text.llama import llama_tiny
+    >>> reaching(llama_tiny(), 4096).embedding.max_length
+    4096
+    """
+
+    def longer(each: Any) -> dict[str, int]:
+        if isinstance(each, EmbeddingConfig) and each.position == "none":
+            return {"max_length": max(each.max_length, length)}
+        return {}
+
+    return map_configs(longer, config)
 
 
 def longest_sides(config: Any) -> tuple[int | None, int | None]:

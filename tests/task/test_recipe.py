@@ -17,6 +17,9 @@ from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.led import led_base_16384
+from flax_transformer.models.text.llama import llama_tiny
+from flax_transformer.models.text.modernbert import modernbert_base
+from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.captioning import Captions
@@ -25,7 +28,7 @@ from flax_transformer.task.experiment import train
 from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe, check_length
 from flax_transformer.task.run import open_run, open_translator
-from flax_transformer.task.spec import Spec, longest, longest_sides, sized
+from flax_transformer.task.spec import Spec, longest, longest_sides, reaching, sized
 from flax_transformer.task.summarisation import Summaries
 from flax_transformer.task.text_generation import Continuations, TextLoss, TextWindows
 from flax_transformer.task.translator import Search
@@ -116,6 +119,19 @@ def test_positions_are_limited_where_they_are_learned():
     config = led_base_16384()
     assert longest_sides(config) == (16_384, 1_024) == (positions_of(config), written_positions_of(config))
     assert longest_sides(gpt2_tiny()) == (longest(gpt2_tiny()),) * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"), [(llama_tiny(), 2_048), (modernbert_base(), 8_192), (t5_small(), None)]
+)
+def test_rotary_positions_are_those_that_the_model_is_for(config, positions):
+    assert positions_of(config) == positions
+
+
+def test_rows_may_be_longer_than_rotary_positions_were_for():
+    assert reaching(llama_tiny(), 4_096).embedding.max_length == 4_096
+    assert reaching(llama_tiny(), 7) == llama_tiny()
+    assert reaching(gpt2_tiny(), 4_096) == gpt2_tiny()
 
 
 def test_either_side_of_an_encoder_decoder_has_its_own_positions():

@@ -34,9 +34,9 @@ def _llama(
 
 
 def llama_tiny(vocab: int = 65, *, precision: Precision = FLOAT32) -> CausalConfig:
-    """Return a size for a CPU: 4 layers, D=128, 2 heads, 2,048 positions; rotary angles are those for 65,536."""
+    """Return a size for a CPU: 2 layers, D=128, 2 heads, 2,048 positions; its angles have room for many more."""
     return _llama(
-        vocab, length=2048, depth=4, precision=precision, tied=True, embed=128, inner=384, heads=2,
+        vocab, length=2048, depth=2, precision=precision, tied=True, embed=128, inner=384, heads=2,
         rotary=Rotary(base=500_000.0),
     )  # fmt: skip
 
