@@ -86,7 +86,6 @@ def bench_variants(
             say(f"{length} {name}")
             before = {each["name"]: each for each in results if each["length"] < length}.get(name)
             results.append({"length": length, "name": name, **_measure(name, heads_of, mask, limits, before)})
-    whole = 0 if trained is None else trained[0].shape[1]
     return {
         "target": {"name": "attention variants", "dtype": "float32", "shape": shape},
         "environment": environment(),
@@ -95,12 +94,20 @@ def bench_variants(
         "patience": limits.patience,
         "results": results,
         "crossings": {name: crossing(results, name) for name in names if name in VARIANTS},
-        "trained": [
-            {"length": length, "name": name, **_error(name, [each[:, :length] for each in trained or ()], mask, limits)}
-            for length in sorted({*(each for each in lengths if each < whole), *([whole] if whole else [])})
-            for name in names
-        ],
+        "trained": [] if trained is None else _trained(lengths, names, trained, mask, limits, say),
     }
+
+
+def _trained(
+    lengths: tuple[int, ...], names: tuple[str, ...], qkv: tuple, mask: Mask | None, limits: Limits, say: Callable
+) -> list[dict[str, Any]]:
+    whole, found = qkv[0].shape[1], []
+    for length in sorted({*(each for each in lengths if each < whole), whole}):
+        for name in names:
+            say(f"{length} {name}, trained heads")
+            error = _error(name, [each[:, :length] for each in qkv], mask, limits)
+            found.append({"length": length, "name": name, **error})
+    return found
 
 
 def crossing(results: list[dict[str, Any]], name: str, exact: str = "xla") -> int | None:
