@@ -30,7 +30,7 @@ from flax_transformer.task.model_card import write_card
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
-from flax_transformer.task.spec import Spec, longest, longest_sides, reaching, sized
+from flax_transformer.task.spec import Spec, check_length, longest_sides, reaching, sized
 from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.task.warm_start import take_tokenizer, warm_start
 from flax_transformer.train.carry import Carry, carry_of, on_model
@@ -304,25 +304,6 @@ def rows_of(mesh: MeshConfig) -> int:
     fixed = math.prod(size for size in mesh.sizes() if size > 0)
     sizes = (jax.device_count() // fixed if size == -1 else size for size in (mesh.data, mesh.fsdp, mesh.expert))
     return math.prod(sizes)
-
-
-def check_length(examples: Any, config: Any) -> None:
-    """Refuse rows that are longer than a model has positions, and targets longer than it can tell."""
-    sides = [getattr(examples, f"{side}_length", None) for side in ("source", "target")]
-    for side, length, room in zip(("source", "target"), sides, longest_sides(config), strict=True):
-        if None not in (*sides, room) and length > room:
-            raise ValueError(
-                f"rows must not be longer than the positions, got {side}_length={length}, {room} positions"
-            )
-    length, room = getattr(examples, "positions", None) if None in sides else None, longest(config)
-    if length is not None and room is not None and length > room:
-        raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
-    tokens, known = getattr(examples, "tokens", None), getattr(config, "longest", None)
-    if tokens is not None and known is not None and tokens > known:
-        raise ValueError(
-            "targets must not be longer than the lengths that the model predicts (--model.longest), got up to "
-            f"{tokens} tokens, lengths up to {known}"
-        )
 
 
 def _check_texts(spec: Spec, config: Any) -> None:

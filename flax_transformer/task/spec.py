@@ -111,3 +111,22 @@ def longest(config: Any) -> int | None:
     """Find how many positions a config has room for; None where it sets no limit."""
     tables = (each for each in configs_in(config) if isinstance(each, EmbeddingConfig))
     return min((table.max_length for table in tables if table.position == "learned"), default=None)
+
+
+def check_length(examples: Any, config: Any) -> None:
+    """Refuse rows that are longer than a model has positions, and targets longer than it can tell."""
+    sides = [getattr(examples, f"{side}_length", None) for side in ("source", "target")]
+    for side, length, room in zip(("source", "target"), sides, longest_sides(config), strict=True):
+        if None not in (*sides, room) and length > room:
+            raise ValueError(
+                f"rows must not be longer than the positions, got {side}_length={length}, {room} positions"
+            )
+    length, room = getattr(examples, "positions", None) if None in sides else None, longest(config)
+    if length is not None and room is not None and length > room:
+        raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
+    tokens, known = getattr(examples, "tokens", None), getattr(config, "longest", None)
+    if tokens is not None and known is not None and tokens > known:
+        raise ValueError(
+            "targets must not be longer than the lengths that the model predicts (--model.longest), got up to "
+            f"{tokens} tokens, lengths up to {known}"
+        )
