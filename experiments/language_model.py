@@ -29,7 +29,6 @@ after 1 step of warmup), in 26: to so small a model longer texts are no help. On
 other work, 2026-11-30.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from flax_transformer.data.text.plain import PlainText
@@ -44,7 +43,7 @@ from flax_transformer.task.text_generation import Continuations, TextLoss, TextW
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
 
-def experiment(model: Any, rate: float, train: TrainConfig, family: str = "gpt2", **size: int) -> Recipe:
+def experiment(model: Any, optimizer: OptimizerConfig, train: TrainConfig, family: str = "gpt2", **size: int) -> Recipe:
     """Return the recipe for a model, whose vocabulary is the characters of the text."""
     return Recipe(
         model=model,
@@ -53,39 +52,41 @@ def experiment(model: Any, rate: float, train: TrainConfig, family: str = "gpt2"
         examples=TextWindows(vocabulary=VocabularyConfig(unit="character"), **size),
         objective=TokenLoss(),
         evaluators=(Continuations(), TextLoss()),
-        optimizer=OptimizerConfig(
-            name="adamw", learning_rate=rate, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
-            b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
-        ),
+        optimizer=optimizer,
         train=train,
+    )
+
+
+def adamw(rate: float) -> OptimizerConfig:
+    """Return the optimizer of nanoGPT's configurations."""
+    return OptimizerConfig(
+        name="adamw", learning_rate=rate, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
+        b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
     )  # fmt: skip
 
 
 EXPERIMENTS = {
     "tiny": experiment(
         gpt2_tiny(),
-        4e-3,
+        adamw(4e-3),
         TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),
         rows=12,
         length=64,
     ),
     "mini": experiment(
         gpt2_mini(precision=Precision(compute="bfloat16")),
-        1e-3,
+        adamw(1e-3),
         TrainConfig(steps=5_000, log_every=100, eval_every=250, checkpoint_every=250, keep_best=True),
         rows=64,
         length=256,
     ),
-    "long": replace(
-        experiment(
-            llama_tiny(),
-            5e-3,
-            TrainConfig(steps=800, log_every=50, eval_every=200, checkpoint_every=200),
-            family="llama",
-            rows=2,
-            length=2048,
-        ),
-        optimizer=muon_cosine(5e-3),
+    "long": experiment(
+        llama_tiny(),
+        muon_cosine(5e-3),
+        TrainConfig(steps=800, log_every=50, eval_every=200, checkpoint_every=200),
+        family="llama",
+        rows=2,
+        length=2048,
     ),
 }
 
