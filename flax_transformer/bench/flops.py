@@ -30,7 +30,7 @@ from flax_transformer.named_scope import module_path
 from flax_transformer.ops.convolution import SHIFTED
 from flax_transformer.ops.dropless import EXPECTED
 from flax_transformer.ops.marked import scan_inputs
-from flax_transformer.ops.remat_name import AGAIN
+from flax_transformer.ops.remat import AGAIN
 
 LAYERS = 1_024
 """Of longer vectors of whole numbers nothing is known: they are no loop's over layers."""

@@ -178,7 +178,9 @@ def load_model(
         return _gather(read, entry, [(abstract[path], shardings[path]) for path in entry.row.ours])
 
     present = [entry for entry in entries if all(_fits(entry, name, tensors) for name in entry.names[:1])]
-    # Copies of memory to memory run side by side; what goes elsewhere goes one at a time, to need little on the way.
+    # Copies of memory to memory run side by side, the largest first, so that all end at about the same time; what goes
+    # elsewhere goes one at a time, to need little on the way.
+    present.sort(key=lambda entry: -sum(abstract[path].size for path in entry.row.ours))
     with ThreadPoolExecutor(COPIES if all(map(_is_host, shardings.values())) else 1) as pool:
         for entry, arrays in zip(present, pool.map(gather, present), strict=True):
             filled.update(zip(entry.row.ours, arrays, strict=True))

@@ -14,7 +14,7 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import activation, dropout
-from flax_transformer.ops.remat_name import recomputed
+from flax_transformer.ops.remat import recomputed
 from flax_transformer.parallel import constrain
 
 

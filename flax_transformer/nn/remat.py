@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from flax_transformer.ops.remat_name import ATTENDED
+from flax_transformer.ops.remat import ATTENDED
 
 REMAT: dict[str, Callable | None] = {
     "none": None,

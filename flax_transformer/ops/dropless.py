@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
-from flax_transformer.ops.remat_name import AGAIN
+from flax_transformer.ops.remat import AGAIN
 
 EXPECTED = "turns-expected-"
 """Name of the scope of a loop that ends when all is done; a number follows, as often as it turns if tokens choose

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from flax_transformer.ops.float32 import scaled
-from flax_transformer.ops.remat_name import DRAWN
+from flax_transformer.ops.remat import DRAWN
 from flax_transformer.ops.row_random import drawn_from
 
 _LEVELS = 2**16

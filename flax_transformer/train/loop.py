@@ -193,7 +193,7 @@ class _Run:
         self.step += 1
         if train_step.cause:
             took = duration(train_step.took)
-            self.progress.say(f"step {self.step}: compiled in {took} for what is new: {train_step.cause}")
+            self.progress.say(f"step {self.step}: compiled again in {took}, as this changed: {train_step.cause}")
         self.window.add(self.step, metrics)
         self._checkpoints.check()
 

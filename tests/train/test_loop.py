@@ -230,7 +230,7 @@ class Growing(Stream):
 
 def test_a_step_that_compiles_again_says_why(tmp_path, capsys):
     run(tmp_path, TrainConfig(steps=5, log_every=5), Growing())
-    said = [line for line in capsys.readouterr().out.splitlines() if "compiled in" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "compiled again" in line]
     assert len(said) == 1
-    assert said[0].startswith("step 3: compiled in ")
-    assert said[0].endswith(" for what is new: batch: float32[4, 3] → float32[5, 3]")
+    assert said[0].startswith("step 3: compiled again in ")
+    assert said[0].endswith(", as this changed: batch: float32[4, 3] → float32[5, 3]")

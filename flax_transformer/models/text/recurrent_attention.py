@@ -15,7 +15,7 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
-from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.remat import attended
 
 
 @frozen

@@ -20,7 +20,7 @@ from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.float32 import product, scaled
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.remat import attended
 from flax_transformer.parallel.explicit import implicit
 
 PUBLISHED = (1024, 3072, 4096)

@@ -21,7 +21,7 @@ from flax_transformer.ops.attention.online_softmax import accumulate, accumulate
 from flax_transformer.ops.attention.score_block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.float32 import at_least_float32, product, widen, zeros
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
-from flax_transformer.ops.remat_name import AGAIN, attended
+from flax_transformer.ops.remat import AGAIN, attended
 
 _BLOCK = 512
 

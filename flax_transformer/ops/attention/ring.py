@@ -28,7 +28,7 @@ from flax_transformer.ops.dropout import counts_places
 from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.remat import attended
 from flax_transformer.ops.row_random import drawn_from
 from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flax_transformer.ops.attention.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
 from flax_transformer.ops.attention.ring_block import RingSpec, dropper, masked_scores, reaches, spot_of
 from flax_transformer.ops.float32 import zeros
-from flax_transformer.ops.remat_name import AGAIN
+from flax_transformer.ops.remat import AGAIN
 
 
 def _query_blocks(plan, x, name):

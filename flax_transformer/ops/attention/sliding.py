@@ -16,7 +16,7 @@ from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.float32 import product, scaled
 from flax_transformer.ops.mask_field import check_broadcast, window_sides, within
-from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.remat import attended
 from flax_transformer.parallel.explicit import implicit
 
 LEAST = 16

@@ -21,7 +21,7 @@ from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.float32 import scaled
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import platform
-from flax_transformer.ops.remat_name import ATTENDED
+from flax_transformer.ops.remat import ATTENDED
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, spelled
 
 _LANES = 128

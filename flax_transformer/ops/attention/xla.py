@@ -21,7 +21,7 @@ from flax_transformer.ops.dropout import Dropout, dropout
 from flax_transformer.ops.float32 import scaled
 from flax_transformer.ops.float32_product import float32_product
 from flax_transformer.ops.mask import Mask, check_mask
-from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.remat import attended
 from flax_transformer.ops.rounded_product import rounded_product
 
 WEIGHTS = "attention_weights"
