@@ -121,8 +121,7 @@ EXPERIMENTS = {
         examples=ImagePairs(
             size=32, augment=Augment(area=0.8, jitter=0.2), alike=PairAugment(flip=0.5, turn=0.5, channels=0.5)
         ),
-        evaluators=(RetrievalEvaluator(neighbours=10),),
-        train=TrainConfig(steps=1_500, log_every=50, eval_every=250, checkpoint_every=500, ema=0.99),
+        train=TrainConfig(steps=600, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
     ),
 }
 

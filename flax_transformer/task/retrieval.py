@@ -17,8 +17,8 @@ from flax_transformer.data.image.image_set import Images
 from flax_transformer.data.image.stream import order
 from flax_transformer.data.table import Table
 from flax_transformer.frozen import frozen
-from flax_transformer.metric.csls import csls
 from flax_transformer.metric.finite import check_finite
+from flax_transformer.metric.matching import matched, one_to_one
 from flax_transformer.ops.norm import unit
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
@@ -180,8 +180,8 @@ class RetrievalEvaluator(Evaluator):
     """Rank all test halves, which are `HeldMatches`, by each of the other side; count how often a right one is first.
 
     `texts_r1`, `texts_r5` and `texts_r10` are the recalls of a first side called `texts`: the fraction whose own second
-    half (image) is among so many. Those of the second side have its name. `recall` is the mean of both at 1.
-    With `neighbours` there are also `texts_csls_r1`, …, by scores rescaled by `csls`.
+    half (image) is among so many. Those of the second side have its name. `recall` is the mean of both at 1. Where each
+    half belongs to one of the other side, `matched` is the fraction that is right when all are matched at once.
     """
 
     takes: ClassVar[type] = HeldMatches
@@ -191,25 +191,20 @@ class RetrievalEvaluator(Evaluator):
     """Queries that the report shows."""
     found: int = 5
     """Finds that are shown of each."""
-    neighbours: int = 0
-    """How many are nearest in scores rescaled by `csls`; 0: these are not looked at."""
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 0:
-            raise ValueError(f"neighbours must not be negative, got {self.neighbours}")
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, scores = finished.opened.held, self.scores(finished)
         metrics, table = tested(finished.objective, finished.model, finished.opened.test()), []
-        rescaled = {"csls": csls(scores, self.neighbours)} if self.neighbours else {}
-        for name, matrix in {"": scores, **rescaled}.items():
-            for sides, each, right in ((held.sides, matrix, held.belong), (held.sides[::-1], matrix.T, held.belong.T)):
-                recalls, row = ranked(each, right)
-                metrics |= {"_".join(filter(None, (sides[0], name, k))): share for k, share in recalls.items()}
-                table.append((" → ".join(sides) + (name and f", {name.upper()}"), *row))
+        for sides, each, right in ((held.sides, scores, held.belong), (held.sides[::-1], scores.T, held.belong.T)):
+            recalls, row = ranked(each, right)
+            metrics |= {f"{sides[0]}_{k}": share for k, share in recalls.items()}
+            table.append((" → ".join(sides), *row))
         metrics["recall"] = sum(metrics[f"{side}_r1"] for side in held.sides) / 2
         head = ("test", "asked of", *(f"in {k}" for k in TOP), "median rank")
+        if one_to_one(held.belong):
+            metrics["matched"] = matched(scores, held.belong)
+            table.append((" ↔ ".join(held.sides), table[0][1], f"{100 * metrics['matched']:.2f} %", "", "", ""))
         samples = self._samples(finished, scores)
         return Shown(metrics=metrics, samples=samples, lines=("", align([head, *table], "lrrrrr")))
 
