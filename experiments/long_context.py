@@ -224,7 +224,7 @@ RECALL = Recipe(
 EXPERIMENTS = {
     "needle": RECALL,
     # A global token for each token that is to be recalled.
-    "copy": with_fields(RECALL, count=8, leading=8, steps=1_200),
+    "copy": with_fields(RECALL, count=8, leading=8, rows=32, steps=400),
     "reviews": Recipe(
         model=with_head(
             _model(8_192, embed=128, depth=2, length=2_048, window=128, dropout=0.2), outputs=2, pool="first",
