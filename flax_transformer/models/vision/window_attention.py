@@ -6,6 +6,7 @@ Axes: B batch, T positions on the grid, R C its rows and columns, W windows, S p
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -124,7 +125,9 @@ def apart(grid: Grid, size: int, shift: Int[Array, ""] | int) -> Float[Array, "W
     """
     regions = [(jnp.arange(side) >= side - size).astype(int) + (jnp.arange(side) >= side - shift) for side in grid]
     ids = split_windows((3 * regions[0][:, None] + regions[1])[..., None].astype(jnp.float32), size)
-    return jnp.where(ids == ids.swapaxes(-1, -2), jnp.float32(0), APART)[:, None]
+    # A product, as a comparison of numbers would be computed anew by XLA on CPU for each score of each image and head.
+    region = jax.nn.one_hot(ids[..., 0], 9)
+    return ((region @ region.swapaxes(-1, -2) - 1) * -APART)[:, None]
 
 
 def over_grid(weights: Float[np.ndarray, "W N S S"], shift: int, grid: Grid, size: int) -> Float[np.ndarray, "N T T"]:
