@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.decode.chain import Grow, Process, Step, ends_with, is_end, refuse_nan, sizes, staged
 from flax_transformer.decode.config import Beam, Decoded
-from flax_transformer.ops.sampling import largest
+from flax_transformer.ops.top_k import chunk_maxima, largest_after
 
 _WORST = -1e9
 """Score of what is not there: finite, so that differences and products of such scores stay numbers."""
@@ -138,11 +138,9 @@ def _search(
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.cache, state.token)
-        broken = state.broken | jnp.isnan(logits).any(-1).reshape(-1, beams).any(-1, keepdims=True)
-        logprobs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-        if process is not None:
-            logprobs = process(logprobs, state.history, state.t)
-        total, links = _continuations(state.score, logprobs.reshape(-1, beams, logprobs.shape[-1]), config)
+        logits = logits.astype(jnp.float32)
+        total, links, broken = _continuations(logits.reshape(-1, beams, logits.shape[-1]), state, config, process)
+        broken |= state.broken
         links = links._replace(token=links.token.astype(prompt.dtype))
         ends = _ending(state, links, config)
         finished = _finish(state, total, links, ends, penalty[state.t], config)
@@ -239,19 +237,45 @@ def _count(config: Beam) -> int:
 
 
 def _continuations(
-    score: Float[Array, "B W"], logprobs: Float[Array, "B W V"], config: Beam
-) -> tuple[Float[Array, "B C"], _Links]:
-    """Return the best C continuations of all beams: enough that W stay even if every end token is among them."""
-    batch, beams, vocabulary = logprobs.shape
+    logits: Float[Array, "B W V"], state: _State, config: Beam, process: Process | None
+) -> tuple[Float[Array, "B C"], _Links, Bool[Array, "B 1"]]:
+    """Return the best C continuations of all beams: enough that W stay even if every end token is among them.
+
+    The softmax of the logits, and the scores of beams that are added, keep the order of a beam's tokens: without a
+    `process` both are computed of the C chunks alone that hold the best ones.
+
+    Returns:
+      Scores and links of the continuations, and which rows have logits that are no numbers.
+    """
+    beams, vocabulary = logits.shape[1:]
     candidates = _count(config)
     if candidates > beams * vocabulary:
         raise ValueError(
             f"beam search needs a vocabulary of at least {candidates // beams} tokens, "
             f"one more than there are end tokens and at least 2, got V={vocabulary}"
         )
-    total, index = largest((score[..., None] + logprobs).reshape(batch, -1), candidates)
-    logprob = jnp.take_along_axis(logprobs.reshape(batch, -1), index, axis=-1)
-    return total, _Links(token=index % vocabulary, logprob=logprob, beam=index // vocabulary)
+    peaks = chunk_maxima(logits)
+    top = peaks.max(-1)
+    sums = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1))
+    broken = jnp.isnan(sums).any(-1, keepdims=True)
+
+    def logprob(logits: Array, of_beam: tuple[Array, ...]) -> Array:
+        return logits - of_beam[0] - of_beam[1]
+
+    def scored(logits: Array, of_beam: tuple[Array, ...]) -> Array:
+        return of_beam[2] + logprob(logits, of_beam)
+
+    if process is not None:
+        logprobs = logprob(logits, (top[..., None], sums[..., None])).reshape(-1, vocabulary)
+        logits = process(logprobs, state.history, state.t).reshape(logits.shape)
+        top = sums = jnp.zeros_like(top)
+        peaks = None
+    of_beam = (top, sums, state.score)
+    total, index = largest_after(logits, candidates, scored, of_beam, peaks)
+    beam = index // vocabulary
+    chosen = jnp.take_along_axis(logits.reshape(len(logits), -1), index, axis=-1)
+    chosen = logprob(chosen, _take((top, sums), beam))
+    return total, _Links(token=index % vocabulary, logprob=chosen, beam=beam), broken
 
 
 def _ending(state: _State, links: _Links, config: Beam) -> Bool[Array, "B C"]:

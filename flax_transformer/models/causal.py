@@ -275,7 +275,7 @@ class Causal(ReadsTokens, Module):
           ValueError: padding that is not a boolean for each token.
         """
         x, cache = self.read(tokens, padding, prefix=prefix, prefix_lengths=prefix_lengths)
-        return self.output(x[:, -1:]).logits()[:, 0], cache
+        return self.output(x[:, -1]).logits(), cache
 
     def read(
         self,
@@ -359,14 +359,15 @@ class Causal(ReadsTokens, Module):
         if token.ndim != 1 + jnp.issubdtype(token.dtype, jnp.floating):
             raise ValueError(f"a step takes one token a row, [R], or its embedding, [R, E], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
-        return self.output(x).logits()[:, 0], cache
+        return self.output(x[:, 0]).logits(), cache
 
     def step_state(
         self, cache: CausalCache, token: Int[Array, "R"]
     ) -> tuple[Float[Array, "R V"], Float[Array, "R D"], CausalCache]:
         """Decode one token as `step` does; give its last hidden state beside."""
         x, cache = self._advance(token[:, None], cache)
-        return self.output(x).logits()[:, 0], x[:, 0], cache
+        x = x[:, 0]
+        return self.output(x).logits(), x, cache
 
     def extend(
         self, cache: CausalCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]

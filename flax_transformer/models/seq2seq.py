@@ -333,7 +333,7 @@ class Seq2Seq(OutputDense, Module):
         if token.ndim != 1:
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(cache, token[:, None])
-        return self.output(x).logits()[:, 0], cache
+        return self.output(x[:, 0]).logits(), cache
 
     def extend(
         self, cache: DecoderCache, tokens: Int[Array, "B T"], index: Int[Array, "B"]

@@ -1,4 +1,7 @@
-"""The k largest of many values, exactly. Axes: *B batch, V values."""
+"""The k largest of many values, exactly. Axes: *B batch, R rows, V values, C chunks of a row."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +22,56 @@ def largest(values: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B {k}"
     >>> [x.tolist() for x in largest(jnp.array([3.0, 5.0, 1.0, 5.0]), 2)]
     [[5.0, 5.0], [1, 3]]
     """
-    *batch, size = values.shape
+    size = values.shape[-1]
     if not 1 <= k <= size:
         raise ValueError(f"k must be between 1 and the size of the last axis, got k={k}, size={size}")
-    chunks = -(-size // _CHUNK)
-    if chunks <= 2 * k:
-        return tuple(jax.lax.top_k(values, k))
+    return largest_after(values[..., None, :], k)
+
+
+def chunk_maxima(values: Float[Array, "*B V"]) -> Float[Array, "*B C"]:
+    """Return the largest value of each chunk."""
+    *batch, size = values.shape
     rows = values.reshape(-1, size)
-    padded = jnp.pad(rows, ((0, 0), (0, chunks * _CHUNK - size)), constant_values=-jnp.inf)
-    peaks = padded.reshape(-1, chunks, _CHUNK).max(-1)
+    padded = jnp.pad(rows, ((0, 0), (0, -size % _CHUNK)), constant_values=-jnp.inf)
+    return padded.reshape(len(rows), -1, _CHUNK).max(-1).reshape(*batch, -1)
+
+
+def largest_after(
+    values: Float[Array, "*B R V"],
+    k: int,
+    change: Callable[[Array, Any], Array] = lambda values, of_row: values,
+    of_row: Any = (),
+    peaks: Float[Array, "*B R C"] | None = None,
+) -> tuple[Float[Array, "*B {k}"], Int[Array, "*B {k}"]]:
+    """Return the k largest of all rows after each value was changed, and their indices in the rows one after another.
+
+    As `change` is nowhere decreasing, it need not be computed for all values: the largest of a chunk stay so.
+
+    Args:
+      change: `change(values, of_row)`, elementwise and non-decreasing in values.
+      of_row: a pytree of [*B, R], numbers of each row; `change` is given them with an axis of 1 after them.
+      peaks: `chunk_maxima(values)`, where they are known.
+    """
+    *batch, R, size = values.shape
+    chunks = -(-size // _CHUNK)
+    if R * chunks <= 2 * k:
+        changed = change(values, jax.tree.map(lambda x: x[..., None], of_row))
+        return tuple(jax.lax.top_k(changed.reshape(*batch, -1), k))
+    peaks = chunk_maxima(values) if peaks is None else peaks
+    # One axis of batches: XLA on CPU gathers no other as fast.
+    values, peaks = values.reshape(-1, R * size), peaks.reshape(-1, R, chunks)
+    of_row = jax.tree.map(lambda x: x.reshape(-1, R), of_row)
+    peaks = change(peaks, jax.tree.map(lambda x: x[..., None], of_row)).reshape(-1, R * chunks)
     kept = jnp.sort(jax.lax.top_k(peaks, k)[1], axis=-1)
-    index = (kept[..., None] * _CHUNK + jnp.arange(_CHUNK)).reshape(-1, k * _CHUNK)
+    row, first = kept // chunks, kept % chunks * _CHUNK
+    column = first[..., None] + jnp.arange(_CHUNK)
+    index = row[..., None] * size + column
     # The gather reads the caller's array, so that the padded copy stays inside the fused maximum.
-    candidates = jnp.take_along_axis(rows, jnp.minimum(index, size - 1), axis=-1)
-    top, position = jax.lax.top_k(jnp.where(index < size, candidates, -jnp.inf), k)
-    return top.reshape(*batch, k), jnp.take_along_axis(index, position, axis=-1).reshape(*batch, k)
+    found = jnp.take_along_axis(values, jnp.minimum(index, R * size - 1).reshape(-1, k * _CHUNK), axis=-1)
+    found = change(
+        found.reshape(index.shape),
+        jax.tree.map(lambda x: jnp.take_along_axis(x, row, axis=-1)[..., None], of_row),
+    )
+    top, position = jax.lax.top_k(jnp.where(column < size, found, -jnp.inf).reshape(-1, k * _CHUNK), k)
+    index = jnp.take_along_axis(index.reshape(-1, k * _CHUNK), position, axis=-1)
+    return top.reshape(*batch, k), index.reshape(*batch, k)
