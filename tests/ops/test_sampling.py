@@ -17,6 +17,7 @@ from flax_transformer.ops.sampling import (
     sample_logits,
     scale_temperature,
 )
+from flax_transformer.ops.top_k import chunk_maxima, largest_after
 from tests.shares import only
 
 
@@ -54,6 +55,28 @@ def test_largest_equals_lax_top_k(shape, dtype):
     for got, want in zip(jax.jit(largest, static_argnums=1)(values, 3), jax.lax.top_k(values, 3), strict=True):
         assert got.dtype == want.dtype
         assert (got == want).all()
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([3, 64, 200, 1025]),
+    rows=st.sampled_from([1, 3]),
+    k=st.sampled_from([1, 3]),
+    decimals=st.sampled_from([0, 1, 6]),
+)
+def test_the_largest_after_a_change_are_those_of_all_changed_values(seed, size, rows, k, decimals):
+    """What is added, -1e9 of one row, makes ties of what was none, and rows of other lengths share chunks."""
+    values = jnp.array(draw(seed, 2, rows, size, decimals=decimals))
+    added = jnp.array(draw(seed + 1, 2, rows, decimals=decimals)).at[0, 0].set(-1e9)
+
+    def change(values, added):
+        return values + added
+
+    want = jax.lax.top_k(change(values, added[..., None]).reshape(2, -1), k)
+    for peaks in (None, chunk_maxima(values)):
+        for got, right in zip(largest_after(values, k, change, added, peaks), want, strict=True):
+            np.testing.assert_array_equal(got, right)
 
 
 @pytest.mark.slow
