@@ -45,7 +45,7 @@ def largest_after(
 ) -> tuple[Float[Array, "*B {k}"], Int[Array, "*B {k}"]]:
     """Return the k largest of all rows after each value was changed, and their indices in the rows one after another.
 
-    As `change` is nowhere decreasing, it need not be computed for all values: the largest of a chunk stay so.
+    As `change` is nowhere decreasing, the largest value of a chunk stays the largest: few chunks need be changed.
 
     Args:
       change: `change(values, of_row)`, elementwise and non-decreasing in values.
@@ -58,7 +58,6 @@ def largest_after(
         changed = change(values, jax.tree.map(lambda x: x[..., None], of_row))
         return tuple(jax.lax.top_k(changed.reshape(*batch, -1), k))
     peaks = chunk_maxima(values) if peaks is None else peaks
-    # One axis of batches: XLA on CPU gathers no other as fast.
     values, peaks = values.reshape(-1, R * size), peaks.reshape(-1, R, chunks)
     of_row = jax.tree.map(lambda x: x.reshape(-1, R), of_row)
     peaks = change(peaks, jax.tree.map(lambda x: x[..., None], of_row)).reshape(-1, R * chunks)

@@ -16,6 +16,7 @@ from flax_transformer.models.vision.segformer import SegFormerConfig
 from flax_transformer.models.vision.swin import SwinConfig
 from flax_transformer.models.vision.window_attention import WindowConfig
 from flax_transformer.nn import (
+    Grid,
     GridAttentionConfig,
     GridBiasConfig,
     GridBlockConfig,
@@ -122,6 +123,16 @@ def test_what_is_masked_is_not_seen(name):
 
 
 @pytest.mark.rotates
+def test_compiled_for_a_cpu_no_score_asks_again_where_its_window_ends():
+    """Places are numbered once: no computation that takes exponentials makes their numbers anew."""
+    layer = WindowConfig(attention=LIKE.attention, size=3).build(nnx.Rngs(0))
+    program = jax.jit(lambda layer, x, shift: layer(x, grid=Grid(6, 9), shift=shift))
+    text = program.lower(layer, jnp.zeros((4, 54, 8)), jnp.int32(1)).compile().as_text()
+    taking = [part for part in text.split("\n\n") if " exponential(" in part]
+    assert taking
+    assert not any(" iota(" in part for part in taking)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"each stage must have a depth and heads, got \(2, 1\) and \(2,\)"):
         replace(SMALL["swin"], stage_heads=(2,))
