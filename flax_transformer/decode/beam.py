@@ -259,22 +259,21 @@ def _continuations(
     sums = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1))
     broken = jnp.isnan(sums).any(-1, keepdims=True)
 
-    def logprob(logits: Array, of_beam: tuple[Array, ...]) -> Array:
-        return logits - of_beam[0] - of_beam[1]
+    def logprob(logits: Array, top: Array, sums: Array) -> Array:
+        return logits - top - sums
 
-    def scored(logits: Array, of_beam: tuple[Array, ...]) -> Array:
-        return of_beam[2] + logprob(logits, of_beam)
+    def scored(logits: Array, of_beam: tuple[Array, Array, Array]) -> Array:
+        top, sums, score = of_beam
+        return score + logprob(logits, top, sums)
 
-    if process is not None:
-        logprobs = logprob(logits, (top[..., None], sums[..., None])).reshape(-1, vocabulary)
+    if process is not None:  # which gives log-probabilities, of which nothing is taken any more
+        logprobs = logprob(logits, top[..., None], sums[..., None]).reshape(-1, vocabulary)
         logits = process(logprobs, state.history, state.t).reshape(logits.shape)
-        top = sums = jnp.zeros_like(top)
-        peaks = None
-    of_beam = (top, sums, state.score)
-    total, index = largest_after(logits, candidates, scored, of_beam, peaks)
+        top, sums, peaks = jnp.zeros_like(top), jnp.zeros_like(sums), None
+    total, index = largest_after(logits, candidates, scored, (top, sums, state.score), peaks)
     beam = index // vocabulary
     chosen = jnp.take_along_axis(logits.reshape(len(logits), -1), index, axis=-1)
-    chosen = logprob(chosen, _take((top, sums), beam))
+    chosen = logprob(chosen, *_take((top, sums), beam))
     return total, _Links(token=index % vocabulary, logprob=chosen, beam=beam), broken
 
 

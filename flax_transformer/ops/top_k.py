@@ -31,9 +31,9 @@ def largest(values: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B {k}"
 def chunk_maxima(values: Float[Array, "*B V"]) -> Float[Array, "*B C"]:
     """Return the largest value of each chunk."""
     *batch, size = values.shape
-    rows = values.reshape(-1, size)
-    padded = jnp.pad(rows, ((0, 0), (0, -size % _CHUNK)), constant_values=-jnp.inf)
-    return padded.reshape(len(rows), -1, _CHUNK).max(-1).reshape(*batch, -1)
+    chunks = -(-size // _CHUNK)
+    padded = jnp.pad(values.reshape(-1, size), ((0, 0), (0, chunks * _CHUNK - size)), constant_values=-jnp.inf)
+    return padded.reshape(-1, chunks, _CHUNK).max(-1).reshape(*batch, chunks)
 
 
 def largest_after(

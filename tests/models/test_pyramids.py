@@ -122,7 +122,6 @@ def test_what_is_masked_is_not_seen(name):
         build(replace(SMALL[name], mask_token=False))(images, masked=masked)
 
 
-@pytest.mark.rotates
 def test_compiled_for_a_cpu_no_score_asks_again_where_its_window_ends():
     """Places are numbered once: no computation that takes exponentials makes their numbers anew."""
     layer = WindowConfig(attention=LIKE.attention, size=3).build(nnx.Rngs(0))
@@ -133,6 +132,7 @@ def test_compiled_for_a_cpu_no_score_asks_again_where_its_window_ends():
     assert not any(" iota(" in part for part in taking)
 
 
+@pytest.mark.rotates
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"each stage must have a depth and heads, got \(2, 1\) and \(2,\)"):
         replace(SMALL["swin"], stage_heads=(2,))

@@ -48,7 +48,7 @@ def test_largest_is_a_stable_sort_cut_off(seed, size, k, decimals, holes):
     np.testing.assert_array_equal(top, np.take_along_axis(values, want, -1))
 
 
-@pytest.mark.parametrize("shape", [(400,), (2, 3, 400)])
+@pytest.mark.parametrize("shape", [(400,), (2, 3, 400), (0, 400)])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_largest_equals_lax_top_k(shape, dtype):
     values = jnp.array(draw(0, *shape), dtype)

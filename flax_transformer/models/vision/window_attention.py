@@ -126,7 +126,7 @@ def apart(grid: Grid, size: int, shift: Int[Array, ""] | int) -> Float[Array, "W
     regions = [(jnp.arange(side) >= side - size).astype(int) + (jnp.arange(side) >= side - shift) for side in grid]
     ids = split_windows((3 * regions[0][:, None] + regions[1])[..., None].astype(jnp.float32), size)
     # A product, as a comparison of numbers would be computed anew by XLA on CPU for each score of each image and head.
-    region = jax.nn.one_hot(ids[..., 0], 9)
+    region = jax.nn.one_hot(ids[..., 0], 9, dtype=jnp.float32)
     return ((region @ region.swapaxes(-1, -2) - 1) * -APART)[:, None]
 
 
